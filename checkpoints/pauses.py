@@ -1,12 +1,12 @@
-"""Pauses of single targets and timer topics: their records in the state topic.
+"""Pauses of single targets, timer topics and tags: their records in the state topic.
 
-A record for each paused topic, in the partition of shard 0, for all shards:
+A record for each of them, in the partition of shard 0, for all shards:
 
-    key     pause/target/<topic>, or pause/timer-topic/<topic>
+    key     pause/target/<topic>, pause/timer-topic/<topic> or pause/tag/<tag>
     value   JSON: when it ends by itself, null without an end; and a note. Empty: it has ended
 
 So a pause outlasts restarts, the loss of a data directory, and a move to another host. While it
-holds, the due timers of the topic are parked (wheel/dequeue/encoder.py).
+holds, the due timers concerned are parked (wheel/dequeue/fate.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.json_fields import MISSHAPEN, from_json, read_record, swap_json, to_json
 
 FILE_NAME = "pauses"
-Kind = Literal["target", "timer-topic"]
+Kind = Literal["target", "timer-topic", "tag"]
 _PREFIX = "pause/"
 
 
@@ -36,20 +36,21 @@ class PauseRecord(NamedTuple):
         return self.until_ms is None or now_ms < self.until_ms
 
 
-class PausedTopics(NamedTuple):
-    """The topics whose timers wait at one moment."""
+class PausedTimers(NamedTuple):
+    """The topics and tags whose timers wait at one moment."""
 
     targets: frozenset[str] = frozenset()
     timer_topics: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
 
 
-NONE_PAUSED = PausedTopics()
+NONE_PAUSED = PausedTimers()
 
 
 class PausesFile(NamedTuple):
     """The pauses that dequeue follows, in a file for `status`: a hint, replaced at every change."""
 
-    of: Mapping[str, PauseRecord] = MappingProxyType({})  # by "kind/topic"
+    of: Mapping[str, PauseRecord] = MappingProxyType({})  # by "kind/name"
 
     def write(self, directory: Path) -> None:
         """Replaces the file.
@@ -65,9 +66,9 @@ class PausesFile(NamedTuple):
         return read_record(cls, directory / FILE_NAME) or cls()
 
 
-def key_of(kind: Kind, topic: str) -> bytes:
+def key_of(kind: Kind, name: str) -> bytes:
     """Makes the key of a pause's record."""
-    return f"{_PREFIX}{kind}/{topic}".encode()
+    return f"{_PREFIX}{kind}/{name}".encode()
 
 
 def encoded(pause: PauseRecord) -> bytes:
@@ -76,7 +77,7 @@ def encoded(pause: PauseRecord) -> bytes:
 
 
 def name_of(key: bytes) -> str | None:
-    """Returns "kind/topic" of a pause's key; None if it is another record's."""
+    """Returns "kind/name" of a pause's key; None if it is another record's."""
     if not key.startswith(_PREFIX.encode()):
         return None
     name = key.decode(errors="replace").removeprefix(_PREFIX)
@@ -86,7 +87,7 @@ def name_of(key: bytes) -> str | None:
 def changed(
     pauses: Mapping[str, PauseRecord], records: Mapping[bytes, bytes]
 ) -> dict[str, PauseRecord]:
-    """Returns the pauses after newer records, by "kind/topic". A value that is no pause ends it:
+    """Returns the pauses after newer records, by "kind/name". A value that is no pause ends it:
     only this service writes there.
     """
     found = dict(pauses)
@@ -102,10 +103,8 @@ def changed(
     return found
 
 
-def paused_at(pauses: Mapping[str, PauseRecord], now_ms: int) -> PausedTopics:
+def paused_at(pauses: Mapping[str, PauseRecord], now_ms: int) -> PausedTimers:
     """Returns the topics that are paused at this moment."""
     names = [name.split("/", 1) for name, pause in pauses.items() if pause.holds(now_ms)]
-    return PausedTopics(
-        frozenset(topic for kind, topic in names if kind == "target"),
-        frozenset(topic for kind, topic in names if kind == "timer-topic"),
-    )
+    kinds = get_args(Kind)  # in the order of the fields
+    return PausedTimers(*(frozenset(each for of, each in names if of == kind) for kind in kinds))

@@ -20,6 +20,8 @@ DUE_MS = "TIMER_DUE_MS"  # requested due time, epoch ms
 TIMER_ID = "UNIQ_KEY"  # the timer's id, the given one or the default: that of SOURCE
 ID_BYTES_MAX = 255  # of an id that the user gave
 ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
+TAG = "TIMER_TAG"  # a user's header, delivered like others: selects timers, as in lists and pauses
+TAG_BYTES_MAX = 64  # of a tag that the client writes, or a filter names
 LATENESS_MS = "TIMER_LATENESS_MS"  # when it was encoded for its transaction; where configured
 
 # Of a recurring timer: its record has them in place of a due time, each of its copies beside one.

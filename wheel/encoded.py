@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from duewheel.checkpoints.held_copies import Held
-from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.compression import Codec
@@ -112,7 +112,7 @@ class Encoded:
     refused: frozenset[bytes]  # sources of the records that the broker had refused
     copy_key: bytes  # of the MACs of copies; empty: they have none
     encoded_ms: int  # by the clock of the rows' waits
-    paused: PausedTopics = NONE_PAUSED  # the topics that were paused
+    paused: PausedTimers = NONE_PAUSED  # the topics that were paused
 
     @property
     def partitions(self) -> int:

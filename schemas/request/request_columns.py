@@ -256,7 +256,7 @@ def waiting_letters(headers: Headers) -> Bool:
 
 
 def kept_in_letters(headers: Headers, letters: Bool) -> Bool:
-    """The headers of the given waiting letters that stay in them: all but LETTER_END and the MAC."""
+    """The headers that stay in the given waiting letters: all but LETTER_END and the MAC."""
     kept: Bool = letters[headers.rows()]
     kept[headers.firsts[1:][letters] - 1] = False  # the MAC, if it has one
     ends = ends_without_mac(headers)[letters]

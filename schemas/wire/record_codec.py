@@ -17,11 +17,14 @@ the offset delta and further headers, because they depend on the batch.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from duewheel.schemas import header_names as names
-from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import NO_LEVEL, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import (
     EMPTY,
@@ -35,6 +38,8 @@ from duewheel.schemas.columns import (
 )
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.wire.varint import varint, varints
+
+_pc: Any = pyarrow.compute
 
 _ATTRIBUTES_AND_TIMESTAMP_DELTA = constant(b"\0\0")
 
@@ -143,6 +148,15 @@ def letter_headers(origin_offset: Int64, not_before_ms: Int64, retries: Int32) -
 
 
 LETTER_END = (Request.ORIGIN, Request.NOT_BEFORE, Request.RETRIES, Request.LETTER)
+
+
+def with_header(headers: Column, name: str, value: bytes) -> Bool:
+    """The rows that have this header. A producer may have the same bytes inside another value: its
+    own row counts then, too.
+    """
+    wanted = framed_bytes(name.encode()) + framed_bytes(value)
+    found: Bool = np.asarray(_pc.match_substring(headers, wanted))
+    return found
 
 
 class Records:

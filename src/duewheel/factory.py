@@ -12,7 +12,7 @@ import structlog
 
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.obstacles import Obstacles
-from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.checkpoints.progress import record_key
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
@@ -145,7 +145,7 @@ def publisher(
     clock: StoppableClock,
     shard: int | None = None,
     note: Callable[[Obstacles], None] = lambda _: None,
-    paused: Callable[[], PausedTopics] = lambda: NONE_PAUSED,
+    paused: Callable[[], PausedTimers] = lambda: NONE_PAUSED,
 ) -> KafkaPublisher:
     """The publisher of a shard, by default this one; its calls end early once it is stopping."""
     number = settings.shard.index if shard is None else shard

@@ -16,7 +16,7 @@ from tests.harness.reader import read_topic
 
 from duewheel import factory
 from duewheel.api.dead_letters import ReplayFilter
-from duewheel.checkpoints.pauses import PausedTopics
+from duewheel.checkpoints.pauses import PausedTimers
 from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings, load
@@ -85,7 +85,7 @@ class SparklessShard:
     def admin(self) -> KafkaAdmin:
         return KafkaAdmin(self.settings.kafka.client_options("admin"))
 
-    def paused(self) -> PausedTopics:
+    def paused(self) -> PausedTimers:
         """The topics whose timers wait, as dequeue knows them."""
         return self._pauses.now()
 

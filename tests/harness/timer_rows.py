@@ -23,7 +23,7 @@ from duewheel.schemas.batches import (
 )
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, key_hashes
-from duewheel.schemas.header_names import NAME_OF, Request
+from duewheel.schemas.header_names import NAME_OF, TAG, Request
 from duewheel.schemas.name_patterns import NONE
 from duewheel.schemas.wire.record_codec import framed_bytes, key_values
 from duewheel.schemas.wire.varint import read_varint
@@ -47,6 +47,7 @@ class TimerRow:
         request: "cancel" or "reschedule" with this id, or "".
         origin: offset of its first copy, if it is another one.
         timestamp_ms: of its record; its due time if none is given.
+        tags: its headers TIMER_TAG, after the others.
         chase_slot, chase_flags: of a cancel that dequeue has written again, with its `origin`.
     """
 
@@ -59,6 +60,7 @@ class TimerRow:
     request: str = ""
     origin: int | None = None
     timestamp_ms: int | None = None
+    tags: tuple[bytes, ...] = ()
     chase_slot: int = NO_SLOT
     chase_flags: int = 0
 
@@ -96,6 +98,8 @@ def timer_batch(timers: Sequence[TimerRow]) -> TimerBatch:
     timer_id = binary(ids)
     origin = [t.offset if t.origin is None else t.origin for t in timers]
     header = framed_bytes(b"h") + framed_bytes(b"\xff\0")
+    tag = framed_bytes(TAG.encode())
+    tags = [b"".join(tag + framed_bytes(each) for each in timer.tags) for timer in timers]
     count = (offset % 3).astype(np.int32)
     return TimerBatch(
         partitions=[(TIMER_TOPIC, number) for number in numbers],
@@ -118,8 +122,10 @@ def timer_batch(timers: Sequence[TimerRow]) -> TimerBatch:
         ),
         timer_id=timer_id,
         key_value=key_values(key, value),
-        headers=binary(header * times for times in count.tolist()),
-        header_count=count,
+        headers=binary(
+            header * times + more for times, more in zip(count.tolist(), tags, strict=True)
+        ),
+        header_count=count + np.array([len(timer.tags) for timer in timers], np.int32),
         roll_times=np.zeros(len(timers), np.int32),
         retries=np.zeros(len(timers), np.int32),
         level=np.array([timer.level for timer in timers], np.int32),

@@ -22,7 +22,7 @@ from tests.simulation.history import History
 from tests.simulation.record_log import ABORTING, NO_PRODUCER, Entry, answer
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
 
-from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.errors import KafkaUnavailable
 from duewheel.schemas.batches import ANY_OFFSET, Deliveries
 
@@ -221,7 +221,7 @@ class Kafka:
     down: frozenset[tuple[str, int]] = frozenset()
     absent: frozenset[str] = frozenset()
     refusing: frozenset[tuple[str, int]] = frozenset()
-    paused: PausedTopics = NONE_PAUSED
+    paused: PausedTimers = NONE_PAUSED
     rows_max: int = 0
     slow: list[tuple[int, list[int], bool]] = field(default_factory=list)
 

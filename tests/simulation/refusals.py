@@ -17,7 +17,7 @@ from random import Random
 from tests.simulation.kafka_model import Kafka
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC
 
-from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 
 _DEAD = TARGETS[DEAD]
 
@@ -81,12 +81,12 @@ class Refusals:
     def _move_pause(self) -> None:
         kafka = self._kafka
         moved = self._pauses.choice([name for name in (*TARGETS, TOPIC) if name != _DEAD])
-        targets, topics = kafka.paused
+        targets, topics, _ = kafka.paused
         if moved == TOPIC:
             topics ^= {TOPIC}
         else:
             targets ^= {moved}
-        kafka.paused = PausedTopics(targets, topics)
+        kafka.paused = PausedTimers(targets, topics)
         kafka.history.say(f"! paused: {sorted(targets)} {sorted(topics)}")
         kafka.history.counts["paused"] += moved in targets | topics
 

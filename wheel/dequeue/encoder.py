@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 import structlog
 
-from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.wire.copy_mac import signed
@@ -65,7 +65,7 @@ class Encoder:
         chance: random.Random,
         compress: Compress,
         receipts: Receipts,
-        paused: Callable[[], PausedTopics] = lambda: NONE_PAUSED,
+        paused: Callable[[], PausedTimers] = lambda: NONE_PAUSED,
     ) -> None:
         """`chance` chooses partitions for rows without key and request; `paused` returns the topics
         that are paused now.
@@ -173,7 +173,7 @@ def encode(
     copy_key: bytes = b"",
     receipts: Receipts = NO_RECEIPTS,
     compress: Compress = lambda batch, _: batch,
-    paused: PausedTopics = NONE_PAUSED,
+    paused: PausedTimers = NONE_PAUSED,
 ) -> Encoded:
     """Takes steps 1 to 5 of the module's head. No client, any thread.
 

@@ -2,8 +2,8 @@
 
     DELIVER      to its target. Also a reply, and a copy that was made before: rolled, or a chase
     PARK         its target partition takes no writes for now, its receipt has no place, or its
-                 target or timer topic is paused (checkpoints/pauses.py): a copy waits in its timer
-                 topic (requeue.py), unless that refuses the copy
+                 target, timer topic or tag is paused (checkpoints/pauses.py): a copy waits in its
+                 timer topic (requeue.py), unless that refuses the copy
     POSTPONE     a policy lets it leave later (policies/policy.py): a copy waits likewise; if its
                  timer topic refuses the copy, the row is delivered now
     DEAD_LETTER  ingest has rejected it; or it has a Reason: it can never be published, or cannot
@@ -28,14 +28,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duewheel.checkpoints.pauses import PausedTopics
+from duewheel.checkpoints.pauses import PausedTimers
 from duewheel.checkpoints.progress import COPY_BYTES_MAX
+from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.copy_mac import HEADER_BYTES_MAX as MAC_HEADER_BYTES
 from duewheel.schemas.wire.record_batch import bytes_alone
+from duewheel.schemas.wire.record_codec import with_header
 from duewheel.wheel.dequeue import requeue
 from duewheel.wheel.dequeue.partitioner import used_topics, without_target
 from duewheel.wheel.encoded import Reason, Target
@@ -87,7 +89,7 @@ def decide(
     now_ms: int,
     wait_ms: tuple[int, int],
     without_receipt: Callable[[Deliveries, Fetch], Bool],
-    paused: PausedTopics,
+    paused: PausedTimers,
 ) -> Fates:
     """Decides the fate of each row.
 
@@ -129,9 +131,9 @@ def decide(
     return Fates(fate, reason, not_before_ms)
 
 
-def _of_paused(deliveries: Deliveries, paused: PausedTopics) -> Bool:
-    """The timers of a paused timer topic, and those for a paused target. Rolls, replies and dead
-    letters go on: a pause of hours would otherwise fill the wheel, or hide errors.
+def _of_paused(deliveries: Deliveries, paused: PausedTimers) -> Bool:
+    """The timers of a paused timer topic or tag, and those for a paused target. Rolls, replies and
+    dead letters go on: a pause of hours would otherwise fill the wheel, or hide errors.
     """
     if not any(paused):
         return np.zeros(len(deliveries), np.bool_)
@@ -139,6 +141,8 @@ def _of_paused(deliveries: Deliveries, paused: PausedTopics) -> Bool:
     sources = [topic in paused.timer_topics for topic, _ in deliveries.source_partitions]
     rows: Bool = targets[deliveries.target]
     rows |= np.array(sources, np.bool_)[deliveries.source_partition]
+    for tag in paused.tags:
+        rows |= with_header(deliveries.headers, names.TAG, tag.encode())
     return rows & ~(deliveries.dead_letter | deliveries.is_copy | deliveries.answer)
 
 

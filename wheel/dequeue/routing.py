@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.errors import PublishDoubt
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import Deliveries
@@ -54,7 +54,7 @@ def route(
     wait_ms: tuple[int, int] = requeue.WAIT_MS,
     copy_key: bytes = b"",
     without_receipt: Callable[[Deliveries, Fetch], Bool] = _all_have_place,
-    paused: PausedTopics = NONE_PAUSED,
+    paused: PausedTimers = NONE_PAUSED,
 ) -> Routed:
     """Decides the fates of the rows, and addresses them.
 

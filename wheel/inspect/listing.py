@@ -7,9 +7,9 @@ finds its rows, 52 bytes a timer; only the page's own messages are read. The nex
 "slot-position" of the last timer. So no state is kept between pages, and timers that come or go
 move no other timer to another page.
 
-A log record has the target's and the id's hash, but no key: a search by key reads the messages of
-all timers that its other filters select, until the caller stops it. A search for one offset reads
-the prefixes of these, and then one message.
+A log record has the target's and the id's hash, but no key: a search by key or tag reads the
+messages of all timers that its other filters select, until the caller stops it. A search for one
+offset reads the prefixes of these, and then one message.
 
 Memory: two blocks of the log's columns, 16 bytes for each of CANDIDATES_MAX rows, and 8 MiB of
 messages.
@@ -26,10 +26,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from duewheel.errors import ConfigError, CorruptFile
+from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import NO_PARTITION, RETIRED
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, java_hash, source_names, topic_hash
+from duewheel.schemas.wire.record_codec import with_header
 from duewheel.schemas.wire.varint import read_varint, varint
 from duewheel.wheel.inspect.snapshot import Snapshot, consistently, positions_out
 from duewheel.wheel.slots import hour_of
@@ -103,13 +105,14 @@ class Filter:
     level: int | None = None  # the requested delay level
     timer_id: bytes | None = None  # given or default
     key: bytes | None = None
+    tag: bytes | None = None
     first_offset: int | None = None  # of the first copy, in its partition
     recurring: bool = False  # recurring timers alone
 
     @property
     def needs_messages(self) -> bool:
         """Whether the log alone does not show which timers it selects."""
-        return self.key is not None or self.first_offset is not None
+        return not (self.key is None and self.tag is None and self.first_offset is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +299,8 @@ def _timers(
         records, slot, position = records[named], slot[named], position[named]
     messages = directory.messages.read(hour, records)
     rows = _rows_with_key(messages, wanted.key)
+    if wanted.tag is not None:
+        rows = rows[with_header(messages.headers, names.TAG, wanted.tag)[rows]]
     if not len(rows):
         return
     sources, targets = _sources(directory, messages), messages.target.to_pylist()

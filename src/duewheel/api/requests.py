@@ -16,6 +16,7 @@ from duewheel.api.model import RequestFields
 from duewheel.config.durations import parse_duration_ms
 from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.schemas.header_names import TAG_BYTES_MAX
 
 INSTANT = "epoch ms, or ISO-8601 with a zone"
 
@@ -48,6 +49,7 @@ Topic = Annotated[str, Field(max_length=TOPIC_MAX)]
 Level = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=255)]
 Key = Annotated[str, Field(max_length=KEY_MAX)]
 KeyBase64 = Annotated[str, Field(max_length=2 * KEY_MAX)]
+Tag = Annotated[str, Field(min_length=1, max_length=TAG_BYTES_MAX)]
 # A timer without an id has the name of its record, topic-partition@offset, in its place.
 TimerId = Annotated[str, Field(max_length=ID_MAX + TOPIC_MAX)]
 NumberOfPartition = Annotated[Strict, Field(ge=0, lt=2**31)]
@@ -149,6 +151,9 @@ class TimerFields(MessageFields, DueTimeFields):
         default=None, description="the timer's id"
     )
     partition: NumberOfPartition | None = Field(default=None, description="of the target")
+    tag: Tag | None = Field(
+        default=None, description="a word by which timers are listed, cancelled and paused"
+    )
 
 
 class NewTimer(TimerFields):
@@ -240,6 +245,9 @@ class TimerFilter(TimeSpan):
     )
     key: str | None = Field(default=None, description=_BY_KEY)
     key_base64: str | None = None
+    tag: Tag | None = Field(
+        default=None, description="only timers with this TIMER_TAG; reads messages, as a key does"
+    )
     level: Level | None = Field(default=None, description="only timers of this delay level")
     since: Instant | None = Field(
         default=None,
@@ -300,7 +308,7 @@ class BulkCancel(RequestFields):
     )
 
 
-class TopicPause(RequestFields):
+class SelectivePause(RequestFields):
     """How long the timers of a target or timer topic wait, and why."""
 
     duration: Duration | None = Field(default=None, description="null: until it is resumed")

@@ -142,8 +142,8 @@ class DequeueView(ProcessView):
         warn="{key} takes no writes: its timers wait.",
         named="target",
     )
-    paused_topics: dict[str, str] | None = fact(
-        "targets and timer topics that a command has paused, with the end",
+    paused_timers: dict[str, str] | None = fact(
+        "targets, timer topics and tags that a command has paused, with the end",
         warn="The {key} is paused {value}: its timers wait.",
         named="paused",
     )
@@ -352,11 +352,11 @@ class Paused(Result):
     paused: bool
 
 
-class PausedTopic(Result):
-    """A target or timer topic that was paused or resumed, in all shards."""
+class PausedSelection(Result):
+    """A target, timer topic or tag that was paused or resumed, in all shards."""
 
-    kind: Literal["target", "timer-topic"]
-    topic: str
+    kind: Literal["target", "timer-topic", "tag"]
+    name: str
     paused: bool
     until_ms: int | None = Field(description="null: until it is resumed")
     note: str

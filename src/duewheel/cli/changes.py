@@ -46,7 +46,8 @@ def _with_timers(command: Command) -> Command:
 @with_file
 @with_fields(
     NewTimer,
-    *("topic", "value", "key", "headers", "deliver_at", "delay", "level", "id", "timer_topic"),
+    *("topic", "value", "key", "headers", "deliver_at", "delay", "level", "id", "tag"),
+    "timer_topic",
     required=("topic", "value"),
     or_file=True,
     value="the message, as text",
@@ -103,7 +104,7 @@ def _with_filter(command: Command) -> Command:
             default=AT_MOST,
             help="if more timers match, none is cancelled",
         ),
-        with_fields(TimerFilter, "topic", "level", "since", "until", topic=_TOPIC),
+        with_fields(TimerFilter, "topic", "tag", "level", "since", "until", topic=_TOPIC),
         click.option(
             "--matching",
             is_flag=True,

@@ -24,6 +24,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "stats": ("duewheel stats", "duewheel stats --by topic"),
     "list": (
         "duewheel list --id reminder-42",
+        "duewheel list --tag spring-sale",
         "duewheel list --topic orders --from 2027-01-15T08:00Z --limit 1000 --output json",
     ),
     "show": (
@@ -55,6 +56,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "duewheel cancel --id reminder-42 --key order-42",
         "duewheel cancel --handle AQAAAAIAAAAAAAAR --no-wait",
         "duewheel cancel --matching --topic orders --to 2027-01-15T08:00Z --dry-run",
+        "duewheel cancel --matching --tag spring-sale",
     ),
     "reschedule": (
         "duewheel reschedule --handle AQAAAAIAAAAAAAAR --delay 1h",

@@ -58,33 +58,35 @@ def health(settings: Settings) -> int:
 _process = click.argument("process", type=one_of("ingest", "dequeue"), required=False)
 _target = click.option("--target", help="in its place: a target, in all shards")
 _timer_topic = click.option("--timer-topic", help="in its place: a timer topic, in all shards")
+_tag = click.option("--tag", help="in its place: timers with this TIMER_TAG, in all shards")
 
 
 @click.command(cls=CommandWithExamples)
 @_process
 @_target
 @_timer_topic
+@_tag
 @click.option("--for", "duration", help="of a topic: resume by itself after it, as 2h or 30m")
 @click.option("--note", default="", help="of a topic: why; `status` shows it")
 @with_result()
 def pause(settings: Settings, output: str, **given: Any) -> None:
-    """Pause ingest or dequeue, or the deliveries of one topic.
+    """Pause ingest or dequeue, or the deliveries of one topic or tag.
 
     Ingest and dequeue are paused on this host until `resume`, over restarts, too. The pause of a
-    topic is in Kafka: it holds in all shards, also after a loss of the disk, until `resume` or for
-    the time of --for. Due timers of the topic then wait in their timer topics.
+    topic or tag is in Kafka: it holds in all shards, also after a loss of the disk, until `resume`
+    or for the time of --for. The due timers then wait in their timer topics.
     """
-    from duewheel.api.requests import TopicPause
+    from duewheel.api.requests import SelectivePause
     from duewheel.clock import SystemClock
     from duewheel.ops.shard.pause import set_paused
-    from duewheel.ops.shard.topic_pause import pause_topic
+    from duewheel.ops.shard.selective_pause import pause_selection
 
     kind, name = _paused_part(given)
     if kind != "process":
-        request = TopicPause(duration=given["duration"], note=given["note"])
-        show(pause_topic(settings, kind, name, request, SystemClock()), output)
+        request = SelectivePause(duration=given["duration"], note=given["note"])
+        show(pause_selection(settings, kind, name, request, SystemClock()), output)
     elif given["duration"] or given["note"]:
-        raise ConfigError("--for and --note are for --target and --timer-topic")
+        raise ConfigError("--for and --note are for --target, --timer-topic and --tag")
     else:
         show(set_paused(settings, name, on=True), output)
 
@@ -93,6 +95,7 @@ def pause(settings: Settings, output: str, **given: Any) -> None:
 @_process
 @_target
 @_timer_topic
+@_tag
 @with_result()
 def resume(settings: Settings, output: str, **given: Any) -> None:
     """End a pause.
@@ -100,21 +103,21 @@ def resume(settings: Settings, output: str, **given: Any) -> None:
     Timers that a paused topic has parked leave when they return: within five minutes.
     """
     from duewheel.ops.shard.pause import set_paused
-    from duewheel.ops.shard.topic_pause import resume_topic
+    from duewheel.ops.shard.selective_pause import resume_selection
 
     kind, name = _paused_part(given)
     if kind == "process":
         show(set_paused(settings, name, on=False), output)
     else:
-        show(resume_topic(settings, kind, name), output)
+        show(resume_selection(settings, kind, name), output)
 
 
 def _paused_part(given: dict[str, Any]) -> tuple[Any, Any]:
     """Returns the kind and the name of the part to pause or resume."""
-    kinds = {"process": "process", "target": "target", "timer_topic": "timer-topic"}
+    kinds = {"process": "process", "target": "target", "timer_topic": "timer-topic", "tag": "tag"}
     named = [(kind, given[option]) for option, kind in kinds.items() if given[option]]
     if len(named) != 1:
-        raise ConfigError("name one of: ingest, dequeue, --target, --timer-topic")
+        raise ConfigError("name one of: ingest, dequeue, --target, --timer-topic, --tag")
     return named[0]
 
 

@@ -20,7 +20,7 @@ from duewheel.errors import ConfigError
 
 
 @click.command("list", cls=CommandWithExamples)
-@with_fields(TimerFilter, "topic", "id", "key", "level", "since", "until")
+@with_fields(TimerFilter, "topic", "id", "key", "tag", "level", "since", "until")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="how many at most")
 @click.option("--page", help="the last `page` value of the previous list: continue after it")
 @with_request("wanted", TimerFilter)

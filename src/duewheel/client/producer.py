@@ -144,6 +144,7 @@ class DelayProducer:
         delay: timedelta | str | None = None,
         level: int | None = None,
         window: timedelta | str | None = None,
+        tag: str | None = None,
         id: str | None = None,
         partition: int | None = None,
         **recurring: Unpack[RecurringArguments],
@@ -163,6 +164,8 @@ class DelayProducer:
             level: 1, 2, …: one of the configured delays.
             window: deliver it within this time after the due time, at a moment derived from its
                 key, or else its id; `due_ms` of the result is the due time without the window.
+            tag: a word of 64 bytes at most, by which timers are listed, cancelled and paused; a
+                header of the delivery, too.
             id: the timer's id, for consumers and for cancels; by default its record's position.
             partition: of `topic`; by default Kafka's usual choice at delivery.
             recurring: in place of a due time: `cron` or `every`, and others
@@ -184,6 +187,7 @@ class DelayProducer:
             *(topic, when, self.timer_topic),
             headers=headers,
             window=window,
+            tag=tag,
             id=id,
             partition=partition,
         )

@@ -20,6 +20,8 @@ from duewheel.schemas.header_names import (
     NAME_OF,
     REQUEST,
     SOURCE,
+    TAG,
+    TAG_BYTES_MAX,
     TIMER_ID,
     Request,
 )
@@ -37,6 +39,7 @@ def timer_headers(
     *,
     headers: Iterable[NonNullHeader] = (),
     window: timedelta | str | None = None,
+    tag: str | None = None,
     id: str | None = None,
     partition: int | None = None,
 ) -> list[NonNullHeader]:
@@ -46,10 +49,18 @@ def timer_headers(
         InvalidTimer: an argument is impossible, or one of the user's headers is reserved.
     """
     require_consistent(when, id, window)
-    request = [*users(headers), *when.headers, *window_headers(window)]
+    request = [*users(headers), *_tag(tag), *when.headers, *window_headers(window)]
     if id is not None:
         request.append((NAME_OF[Request.TIMER_ID], id_bytes(id)))
     return [*request, *target(topic, partition, timer_topic)]
+
+
+def _tag(tag: str | None) -> list[NonNullHeader]:
+    if tag is None:
+        return []
+    if not 0 < len(tag.encode()) <= TAG_BYTES_MAX:
+        raise InvalidTimer(f"a tag has 1 to {TAG_BYTES_MAX} bytes")
+    return [(TAG, tag.encode())]
 
 
 def require_consistent(

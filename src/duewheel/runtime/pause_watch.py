@@ -1,7 +1,7 @@
-"""Follows the pauses of topics, for the dequeue process.
+"""Follows the pauses of targets, timer topics and tags, for the dequeue process.
 
 A thread reads them once a second, with a client of its own. Nothing is delivered before the first
-read: a topic that is paused would otherwise get its overdue timers at each start. While Kafka does
+read: a target that is paused would otherwise get its overdue timers at each start. While Kafka does
 not answer, the pauses are those of the last read.
 """
 
@@ -15,7 +15,7 @@ import structlog
 
 from duewheel.checkpoints.pauses import (
     NONE_PAUSED,
-    PausedTopics,
+    PausedTimers,
     PauseRecord,
     PausesFile,
     paused_at,
@@ -55,7 +55,7 @@ class PauseWatch:
         self._stop.set()
         self._thread.join(_STOP_S)
 
-    def now(self) -> PausedTopics:
+    def now(self) -> PausedTimers:
         """Returns the topics that are paused now. Any thread.
 
         Raises:
@@ -96,11 +96,11 @@ class PauseWatch:
             now, was = pauses.get(name), before.get(name)
             if now == was:
                 continue
-            kind, topic = name.split("/", 1)
+            kind, of = name.split("/", 1)
             if now is None:
-                log.warning("delivery continues", kind=kind, topic=topic)
+                log.warning("delivery continues", kind=kind, name=of)
             else:
-                log.warning("paused: its due timers wait", kind=kind, topic=topic, **now._asdict())
+                log.warning("paused: its due timers wait", kind=kind, name=of, **now._asdict())
         try:
             PausesFile(pauses).write(self._settings.storage.data_dir)
         except OSError as error:

@@ -104,7 +104,7 @@ class DequeueFacts(ProcessFacts):
         return self._obstacles and self._obstacles.targets
 
     @property
-    def paused_topics(self) -> dict[str, str] | None:
+    def paused_timers(self) -> dict[str, str] | None:
         if not self.is_alive:
             return None
         found = PausesFile.read(self._shard.path)

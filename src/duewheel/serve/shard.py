@@ -15,12 +15,12 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from duewheel.api.conditions import of_reasons
-from duewheel.api.requests import Topic, TopicPause
-from duewheel.api.shard import Paused, PausedTopic, Readiness, ShardView
+from duewheel.api.requests import SelectivePause, Topic
+from duewheel.api.shard import Paused, PausedSelection, Readiness, ShardView
 from duewheel.api.timers import Lateness
 from duewheel.ops.shard import lateness, status
 from duewheel.ops.shard.pause import set_paused
-from duewheel.ops.shard.topic_pause import pause_topic, resume_topic
+from duewheel.ops.shard.selective_pause import pause_selection, resume_selection
 from duewheel.ops.shard.why_not_ready import not_ready_reasons
 from duewheel.serve.problems import Refused, problem
 from duewheel.serve.service import Changing, Shared
@@ -30,7 +30,7 @@ reading = APIRouter(prefix="/v1", tags=["reads"])
 changing = APIRouter(prefix="/v1", tags=["changes"])
 
 Process = Annotated[Literal["ingest", "dequeue"], Path()]
-Kind = Annotated[Literal["target", "timer-topic"], Path()]
+Kind = Annotated[Literal["target", "timer-topic", "tag"], Path()]
 
 
 @probes.get("/livez", operation_id="livez", response_class=PlainTextResponse)
@@ -73,18 +73,20 @@ async def show_lateness(service: Shared) -> Lateness:
     return await service.peek(lateness.lateness)
 
 
-@changing.post("/pause/{kind}/{topic}", operation_id="pause_topic")
-async def pause_one(change: Changing, kind: Kind, topic: Topic, given: TopicPause) -> PausedTopic:
-    """Lets the due timers of a target or timer topic wait, in all shards."""
+@changing.post("/pause/{kind}/{name}", operation_id="pause_selection")
+async def pause_one(
+    change: Changing, kind: Kind, name: Topic, given: SelectivePause
+) -> PausedSelection:
+    """Lets the due timers of a target, timer topic or tag wait, in all shards."""
     with change.logged() as service:
-        return await service.change(pause_topic, kind, topic, given, service.clock)
+        return await service.change(pause_selection, kind, name, given, service.clock)
 
 
-@changing.post("/resume/{kind}/{topic}", operation_id="resume_topic")
-async def resume_one(change: Changing, kind: Kind, topic: Topic) -> PausedTopic:
-    """Ends the pause of a target or timer topic."""
+@changing.post("/resume/{kind}/{name}", operation_id="resume_selection")
+async def resume_one(change: Changing, kind: Kind, name: Topic) -> PausedSelection:
+    """Ends the pause of a target, timer topic or tag."""
     with change.logged() as service:
-        return await service.change(resume_topic, kind, topic)
+        return await service.change(resume_selection, kind, name)
 
 
 @changing.post("/pause/{process}", operation_id="pause")

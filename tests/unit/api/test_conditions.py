@@ -20,7 +20,7 @@ def shard(
         ("floor_ms", "floor_ahead_ms", "behind_ms", "clock_skew_ms", "closing_blocked", "delivered")
     )
     unknown |= dict.fromkeys(("dead_letters", "dead_letters_wait", "copies_held"))
-    unknown |= dict.fromkeys(("targets_closed", "paused_topics"))
+    unknown |= dict.fromkeys(("targets_closed", "paused_timers"))
     lags = dict.fromkeys(("lag", "lag_ms", "batch_age_ms", "lag_polled_ms", "open_messages"))
     return ShardView.model_validate(
         {
@@ -96,7 +96,7 @@ def test_what_waits_is_counted() -> None:
         dead_letters_wait=True,
         copies_held=2,
         targets_closed={"bills": "no leader"},
-        paused_topics={"target mails": "until `resume` (no provider)"},
+        paused_timers={"target mails": "until `resume` (no provider)"},
         state="paused",
     )
     assert named(found) == [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from duewheel.checkpoints.pauses import (
     FILE_NAME,
-    PausedTopics,
+    PausedTimers,
     PauseRecord,
     PausesFile,
     changed,
@@ -43,9 +43,9 @@ def test_a_pause_ends_by_itself() -> None:
         "target/b": PauseRecord(None),
         "timer-topic/t": PauseRecord(6_000),
     }
-    assert paused_at(pauses, 4_999) == PausedTopics(frozenset("ab"), frozenset("t"))
-    assert paused_at(pauses, 5_000) == PausedTopics(frozenset("b"), frozenset("t"))
-    assert paused_at(pauses, 6_000) == PausedTopics(frozenset("b"))
+    assert paused_at(pauses, 4_999) == PausedTimers(frozenset("ab"), frozenset("t"))
+    assert paused_at(pauses, 5_000) == PausedTimers(frozenset("b"), frozenset("t"))
+    assert paused_at(pauses, 6_000) == PausedTimers(frozenset("b"))
 
 
 def test_the_file_is_a_hint(tmp_path: Path) -> None:

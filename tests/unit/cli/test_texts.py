@@ -214,7 +214,7 @@ def a_shard_at_work() -> ShardView:
         "dead_letters": 1,
         "dead_letters_wait": True,
         "copies_held": 3,
-        "paused_topics": {},
+        "paused_timers": {},
         "targets_closed": {"bills": "partitions [0]: no leader"},
         "transaction_blocked": "Kafka cannot end it",
         "closing_blocked": True,
@@ -325,7 +325,7 @@ def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) ->
     [
         (["pause"], "name one of"),
         (["resume", "ingest", "--target", "a"], "name one of"),
-        (["pause", "ingest", "--for", "1h"], "are for --target and --timer-topic"),
+        (["pause", "ingest", "--for", "1h"], "are for --target, --timer-topic and --tag"),
         (["pause", "--target", "timers"], "'timers' is a topic of"),
         (["pause", "--target", "app.dead-letter"], "'app.dead-letter' is a topic of"),
         (["resume", "--timer-topic", "orders"], "'orders' is no timer topic of"),

@@ -17,6 +17,7 @@ from kafka.partitioner import murmur2
 from duewheel.api.due_time import DueTime, NonNullHeader, window_headers
 from duewheel.client import DelayProducer
 from duewheel.client.producer import has_due_time
+from duewheel.client.request_headers import timer_headers
 from duewheel.config.instants import parse_instant
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
 from duewheel.schemas.columns import binary
@@ -107,6 +108,15 @@ def test_impossible_requests_are_refused(asked: dict[str, Any], reason: str) -> 
     assert isinstance(refused.value, ValueError)
     assert isinstance(refused.value, DuewheelError)
     assert refused.value.exit_code == 2
+
+
+def test_tags() -> None:
+    when = DueTime.of(None, "5m", None)
+    headers = timer_headers("orders", when, "timers", tag="mails")
+    assert headers[0] == ("TIMER_TAG", b"mails")
+    for refused in ("", "a" * 65, "ü" * 33):
+        with pytest.raises(InvalidTimer, match="a tag has 1 to 64 bytes"):
+            timer_headers("orders", when, "timers", tag=refused)
 
 
 def test_windows() -> None:

@@ -1,4 +1,4 @@
-"""Writes and follows the pauses of topics, whose records are in the state topic.
+"""Writes and follows pauses, whose records are in the state topic.
 
 Format and effect: checkpoints/pauses.py. The first read takes the whole partition, because a pause
 may be older than any number of progress records; the small segments of the state topic keep that
@@ -40,7 +40,7 @@ class PauseReader:
 
     def read(self) -> Mapping[str, PauseRecord]:
         """The pauses that have been written so far, ended ones included if they end by themselves;
-        by "kind/topic".
+        by "kind/name".
 
         Raises:
             KafkaUnavailable: no answer in time.
@@ -68,17 +68,17 @@ def write_pause(
     settings: ClientSettings,
     state_topic: str,
     kind: Kind,
-    topic: str,
+    name: str,
     pause: PauseRecord | None,
     deadline: Deadline,
 ) -> None:
-    """Writes the pause of a topic, in the place of an earlier one; None ends it.
+    """Writes a pause, in the place of an earlier one; None ends it.
 
     Raises:
         KafkaUnavailable: no acknowledgement in time: it may be in effect all the same.
         ConfigError: there is no state topic, or no right to write to it.
     """
-    place, key = place_of(state_topic, 0), key_of(kind, topic)
+    place, key = place_of(state_topic, 0), key_of(kind, name)
     value = None if pause is None else encoded(pause)
     with settings.opened(KafkaProducer, deadline, acks="all") as producer:
 
@@ -86,4 +86,4 @@ def write_pause(
             sent = producer.send(place.topic, value, key, partition=place.partition)
             sent.get(timeout=deadline.remaining_s())
 
-        settings.call(deadline, f"write the pause of {topic}", send)
+        settings.call(deadline, f"write the pause of {name}", send)

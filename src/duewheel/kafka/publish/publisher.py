@@ -42,7 +42,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from duewheel.checkpoints.obstacles import Obstacles
-from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
 from duewheel.errors import (
@@ -111,7 +111,7 @@ class KafkaPublisher:
         receipts: Receipts | None = None,
         stopping: threading.Event | None = None,
         note: Callable[[Obstacles], None] = lambda _: None,
-        paused: Callable[[], PausedTopics] = lambda: NONE_PAUSED,
+        paused: Callable[[], PausedTimers] = lambda: NONE_PAUSED,
     ) -> None:
         """Check the settings; connects nothing.
 

@@ -53,6 +53,7 @@ def prepared(
         key=key,
         headers=headers,
         window=timer.window,
+        tag=timer.tag,
         id=timer.id,
         partition=timer.partition,
         **timer.due.arguments,
@@ -69,6 +70,7 @@ def record_headers(settings: Settings, timer: NewTimer) -> tuple[str, list[NonNu
         to,
         headers=timer.header_octets,
         window=timer.window,
+        tag=timer.tag,
         id=timer.id,
         partition=timer.partition,
     )

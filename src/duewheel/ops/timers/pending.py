@@ -113,7 +113,8 @@ def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) 
         for instant_ms in (wanted.since_ms, wanted.until_ms)
     )
     wanted_id = None if wanted.id is None else wanted.id.encode(errors="surrogateescape")
-    return Filter(wanted.topic, first, last, page, wanted.level, wanted_id, wanted.key_octets)
+    tag = None if wanted.tag is None else wanted.tag.encode()
+    return Filter(wanted.topic, first, last, page, wanted.level, wanted_id, wanted.key_octets, tag)
 
 
 def summary_of(timer: PendingTimer) -> TimerSummary:

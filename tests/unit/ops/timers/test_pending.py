@@ -65,6 +65,17 @@ def test_a_full_last_page_has_no_next(shard: Settings) -> None:
     assert (len(page.timers), page.next) == (2 * COUNT, None)
 
 
+def test_tags_select(settings: Settings) -> None:
+    """One of several, among rows with and without it; and no part of a tag."""
+    tags = {1: (b"spring", b"mails"), 2: (b"mails-2",), 3: (b"mails",), 4: ()}
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(*(TimerRow(0, n, NOW_MS + 1000 * n, tags=tags[n]) for n in tags))
+    world.stop()
+    for tag, offsets in (("mails", [1, 3]), ("spring", [1]), ("mail", [])):
+        rows = timers.page_of(settings, TimerQuery(tag=tag)).timers
+        assert [row.source for row in rows] == [f"timers-0@{n}" for n in offsets]
+
+
 def test_a_page_that_takes_too_long_ends(shard: Settings) -> None:
     """It has what it has read, and its `next` leads on."""
     page = timers.page_of(shard, TimerQuery(key="key", limit=1), within_s=-1)

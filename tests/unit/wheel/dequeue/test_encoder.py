@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.harness.deliveries import rows
 
-from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.log.compression import compressed
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
@@ -91,7 +91,7 @@ def test_what_was_encoded_before_a_pause_is_encoded_again() -> None:
     given = catalog, "dead", random.Random(0), compressed, Receipts()
     encoder = Encoder(*given, paused=lambda: now[0])
     ahead = encoder.prepare(rows(["a", "b"], [0, 1]), NOW_MS)
-    now[0] = PausedTopics(targets=frozenset("a"))
+    now[0] = PausedTimers(targets=frozenset("a"))
     renewed = encoder.renew(ahead, catalog.recall, NOW_MS)
     assert renewed.encoded is not None
     assert [topic for topic, _, _ in places(renewed.encoded)] == ["b", "timers"]

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.harness.deliveries import DOWN, NOW_MS, ROOM, rows
+from tests.simulation.timers import encoded
 
-from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTopics
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY
+from duewheel.schemas.columns import binary
 from duewheel.wheel.dequeue.fate import Fate, decide, why_not
 from duewheel.wheel.encoded import Reason, Target
 
@@ -101,9 +103,14 @@ def test_the_fate_of_a_row(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "paused", [PausedTopics(targets=TOPICS), PausedTopics(timer_topics=TOPICS)]
+    "paused",
+    [
+        PausedTimers(targets=TOPICS),
+        PausedTimers(timer_topics=TOPICS),
+        PausedTimers(tags=frozenset({"other", "campaign"})),
+    ],
 )
-def test_of_a_paused_topic_only_timers_wait(paused: PausedTopics) -> None:
+def test_of_a_paused_topic_only_timers_wait(paused: PausedTimers) -> None:
     given = rows(["orders"] * 5, [0] * 5)
     letter, answer, copy = (np.arange(5) == n for n in range(3))
     given = replace(
@@ -112,6 +119,7 @@ def test_of_a_paused_topic_only_timers_wait(paused: PausedTopics) -> None:
         answer=answer,
         is_copy=copy,
         target_partition=np.array([0, 0, 0, 9, 0], np.int32),
+        headers=binary([encoded([(b"a", b"1"), (b"TIMER_TAG", b"campaign")])] * 5),
     )
     found = decide(
         *(given, lambda topics: dict.fromkeys(topics, ROOM), frozenset(), "dead", NOW_MS, WAIT_MS),
