@@ -15,7 +15,7 @@ const REQUESTS_MAX = 5; // of one part; a search by key may return none in many 
 /** See the module's head. */
 export class TimerSearch {
   /**
-   * @param {object} filter topic, id, key, key_base64 as for the API
+   * @param {object} filter topic, tag, id, key, key_base64 as for the API
    * @param {?{from: number, to: number}} due the range of due times
    * @param {{rolls: number, precisionMs: number}} wheel how many timers roll, the length of a slot
    * @param {boolean} isQuiet whether the page searches by itself: it asks for no token then

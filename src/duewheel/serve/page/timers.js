@@ -28,6 +28,7 @@ export class Timers {
         { name: "key", label: "Key", maxlength: 4096, kind: "raw" },
         { name: "base64", label: "in base64", kind: "check" },
         { name: "topic", label: "Target", maxlength: 249, list: "targets" },
+        { name: "tag", label: "Tag", maxlength: 64 },
         { name: "from", label: "Due from", kind: "time" },
         { name: "to", label: "Due before", kind: "time" },
       ],
@@ -66,8 +67,8 @@ export class Timers {
   }
 
   get #filter() {
-    const { id, key, base64, topic } = this.view.form.values;
-    const found = { id, topic, [base64 ? "key_base64" : "key"]: key };
+    const { id, key, base64, topic, tag } = this.view.form.values;
+    const found = { id, topic, tag, [base64 ? "key_base64" : "key"]: key };
     return Object.fromEntries(Object.entries(found).filter(([, value]) => value));
   }
 
