@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from duewheel.api.limits import BULK_MAX, PAGE_MAX
-from duewheel.api.messages import WithMessage
+from duewheel.api.messages import KEY_BYTES, WithMessage
 from duewheel.api.model import RequestFields, Result
 from duewheel.api.requests import RecordPage, Strict, Topic
 from duewheel.config.bounds import Bound
@@ -34,6 +34,7 @@ class DeadLetterSummary(Result):
     error: str | None
     source: str | None
     key: str | None
+    key_bytes: int | None = Field(default=None, description=KEY_BYTES)
     value_bytes: int | None = Field(description="null: it has no value")
     replayed: bool
 

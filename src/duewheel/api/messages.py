@@ -10,6 +10,9 @@ from pydantic import Field
 
 from duewheel.api.model import Result
 
+KEY_SHOWN_BYTES = 1024  # of a key in a list
+KEY_BYTES = "length of a key of which the start is shown; null: it is whole"
+
 
 class HeaderOfMessage(Result):
     """A header of a message."""
@@ -43,6 +46,20 @@ class WithMessage(Result):
             named = [{"name": name, **octets_shown("value", each)} for name, each in headers]
             shown = {"headers": named, **octets_shown("value", value)}
         return cls.model_validate(summary.as_json() | others | shown)
+
+
+def start_of(key: bytes, bytes_max: int = KEY_SHOWN_BYTES) -> bytes:
+    """The first bytes of a key, as many as a list shows: one producer's keys of a megabyte would
+    otherwise make each list 100 MB. It ends with a whole character, if the key is UTF-8.
+    """
+    start = key[:bytes_max]
+    if len(key) > bytes_max:
+        try:
+            start.decode()
+        except UnicodeDecodeError as error:
+            if error.start > bytes_max - 4:
+                return start[: error.start]
+    return start
 
 
 def octets_shown(name: str, octets: bytes | None) -> dict[str, str | None]:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from duewheel.api.fact import Gauge, fact
-from duewheel.api.messages import WithMessage
+from duewheel.api.messages import KEY_BYTES, WithMessage
 from duewheel.api.model import Result
 
 
@@ -22,6 +22,7 @@ class TimerSummary(Result):
     level: int | None = None
     key: str | None = None
     key_base64: str | None = Field(default=None, description="a key that is no UTF-8")
+    key_bytes: int | None = Field(default=None, description=KEY_BYTES)
     value_bytes: int | None
     rolled: bool = Field(description="it is written to its timer topic again when it leaves")
     cancelled: bool = Field(description="it is dropped when it leaves")

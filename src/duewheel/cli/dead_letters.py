@@ -53,7 +53,8 @@ def _parts(row: DeadLetterSummary) -> Iterator[str]:
     yield "replayed" if row.replayed else "waiting"
     yield row.code or "no code"
     yield row.source or "no source"
-    yield "no key" if row.key is None else f"key {row.key}"
+    rest = "" if row.key_bytes is None else f" … of {row.key_bytes} bytes"
+    yield "no key" if row.key is None else f"key {row.key}{rest}"
     yield "no value" if row.value_bytes is None else f"{row.value_bytes} bytes"
     yield row.error or ""
 

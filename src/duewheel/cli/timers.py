@@ -128,15 +128,19 @@ def timer_line(row: TimerSummary, now_ms: int) -> str:
     return "  ".join(_parts(row, now_ms))
 
 
+def _rest(size: int | None) -> str:
+    return "" if size is None else f" … of {size} bytes"
+
+
 def _parts(row: TimerSummary, now_ms: int) -> Iterator[str]:
     leaves_ms, due_ms = row.leaves_ms, row.due_ms
     yield utc_text(leaves_ms)
     yield times.distance(leaves_ms, now_ms)
     yield row.topic
     if row.key is not None:
-        yield f"key {row.key}"
+        yield f"key {row.key}{_rest(row.key_bytes)}"
     if row.key_base64 is not None:
-        yield f"key (base64) {row.key_base64}"
+        yield f"key (base64) {row.key_base64}{_rest(row.key_bytes)}"
     yield f"id {row.id}"
     yield "no value" if row.value_bytes is None else f"{row.value_bytes} bytes"
     if row.level is not None:

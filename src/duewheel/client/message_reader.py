@@ -21,7 +21,7 @@ from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, is_no_utf8
-from duewheel.schemas.header_names import NAME_OF, RECURRENCE, REQUEST, Request
+from duewheel.schemas.header_names import DROP_IN, NAME_OF, RECURRENCE, REQUEST, Request
 
 _DEADLINE_S = 30.0
 _REPLACED = {  # by those of the new record
@@ -37,6 +37,12 @@ _REPLACED = {  # by those of the new record
 }
 
 
+_OF_MODES = {
+    name
+    for headers in DROP_IN.values()
+    for name, request in headers.items()
+    if request is not Request.IGNORED
+}
 CHANGE_RECURRING = (
     "a recurring one: to change it, write its record again "
     f"with {NAME_OF[Request.RESCHEDULE]}: true"
@@ -158,6 +164,12 @@ def _kept(record: Record, handle: RecallHandle) -> list[NonNullHeader]:
         raise InvalidTimer(f"the timer at {handle.place} is {CHANGE_RECURRING}")
     kept = list[NonNullHeader]()
     for name, value in record.headers:
+        if name in _OF_MODES:
+            # Its due time would count, and not the new one: in a topic of that mode it comes first.
+            raise InvalidTimer(
+                f"the timer at {handle.place} has {name!r}, a header of another service: "
+                "give the message again"
+            )
         if REQUEST.get(name) in _REPLACED:
             continue
         if value is None or is_no_utf8(name):

@@ -209,6 +209,25 @@ def test_a_rolled_timer_is_cancelled(service: LocalService) -> None:
     assert service.delivered("orders") == []
 
 
+@pytest.mark.parametrize(
+    ("mode", "due"),
+    [
+        ("etf1", "scheduler-epoch"),
+        ("karafka", "schedule_target_epoch"),
+        ("eifinger", "kafka-scheduler-when"),
+    ],
+)
+def test_a_reschedule_that_would_keep_the_old_due_time_is_refused(mode: str, due: str) -> None:
+    """In a topic of that mode the service's own header counts before the native one."""
+    topic = {"headers": mode}
+    settings = {"timer": {"topics": ["timers"], "targets": ["*"], "topic": {"timers": topic}}}
+    with LocalService.started(settings) as service:
+        producer = service.producer()
+        timer = producer.schedule("orders", b"", id="a", delay="1h", headers=[(due, b"1")])
+        with pytest.raises(InvalidTimer, match=f"{due}.*give the message again"):
+            producer.reschedule(timer.result(timeout=10).handle, delay="2h")
+
+
 def test_a_reschedule_reads_its_message_again(service: LocalService) -> None:
     producer = service.producer()
     timer = producer.schedule("orders", b"pay", key=b"42", delay="1h").result(timeout=10)

@@ -14,6 +14,7 @@ from duewheel.api.dead_letters import (
     DeadLetterSummary,
     DeadLetterWithMessage,
 )
+from duewheel.api.messages import start_of
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.config.bounds import BEGINNING, Bound
 from duewheel.config.instants import utc_text
@@ -123,8 +124,11 @@ def _parts(
                 yield rows, f"{partition}@{reached - 1}"
 
 
-def summary_of(letter: DeadLetter, position: ReplayPosition) -> DeadLetterSummary:
-    """A dead letter without its message."""
+def summary_of(
+    letter: DeadLetter, position: ReplayPosition, *, whole: bool = False
+) -> DeadLetterSummary:
+    """A dead letter without its message; `whole`: with all of a long key."""
+    key = letter.key if whole or letter.key is None else start_of(letter.key)
     return DeadLetterSummary(
         partition=letter.partition,
         offset=letter.offset,
@@ -132,7 +136,8 @@ def summary_of(letter: DeadLetter, position: ReplayPosition) -> DeadLetterSummar
         code=letter.code,
         error=letter.error,
         source=letter.source,
-        key=None if letter.key is None else letter.key.decode(errors="backslashreplace"),
+        key=None if key is None else key.decode(errors="backslashreplace"),
+        key_bytes=None if key == letter.key else len(letter.key or b""),
         value_bytes=None if letter.value is None else len(letter.value),
         replayed=position.is_behind(letter.partition, letter.offset, letter.code),
     )
@@ -168,6 +173,6 @@ def one_letter(
                     (name.encode(errors="surrogateescape").decode(errors="replace"), value)
                     for name, value in letter.headers
                 ]
-                summary = summary_of(letter, position)
+                summary = summary_of(letter, position, whole=True)
                 return DeadLetterWithMessage.of(summary, headers, letter.value, body=body)
     return None

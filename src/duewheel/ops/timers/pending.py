@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from duewheel.api.messages import octets_shown
+from duewheel.api.messages import octets_shown, start_of
 from duewheel.api.requests import TimerFilter, TimerQuery
 from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
@@ -96,9 +96,8 @@ def pending_by_handle(settings: Settings, handle: str) -> PendingTimer | None:
 
 
 def _with_message(timer: PendingTimer, *, body: bool) -> TimerWithMessage:
-    return TimerWithMessage.of(
-        summary_of(timer), timer.headers, timer.value, body=body, partition=timer.target_partition
-    )
+    summary, partition = summary_of(timer, whole=True), timer.target_partition
+    return TimerWithMessage.of(summary, timer.headers, timer.value, body=body, partition=partition)
 
 
 def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) -> Filter:
@@ -117,8 +116,9 @@ def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) 
     return Filter(wanted.topic, first, last, page, wanted.level, wanted_id, wanted.key_octets, tag)
 
 
-def summary_of(timer: PendingTimer) -> TimerSummary:
-    """Returns a pending timer without its message."""
+def summary_of(timer: PendingTimer, *, whole: bool = False) -> TimerSummary:
+    """Returns a pending timer without its message; `whole`: with all of a long key."""
+    key = timer.key if whole or timer.key is None else start_of(timer.key)
     return TimerSummary(
         id=timer.id.decode(errors="backslashreplace"),
         source=timer.source,
@@ -126,7 +126,8 @@ def summary_of(timer: PendingTimer) -> TimerSummary:
         leaves_ms=timer.leaves_ms,
         topic=timer.target,
         level=timer.level or None,
-        **octets_shown("key", timer.key),
+        **octets_shown("key", key),
+        key_bytes=None if key == timer.key else len(timer.key or b""),
         value_bytes=timer.value_bytes,
         rolled=timer.rolled,
         cancelled=timer.cancelled,

@@ -11,11 +11,12 @@ export const tag = (text, kind = "", title = null) =>
 export const code = (text) => (text === "" ? muted("empty") : el("span.code", text));
 
 /** The key of a timer or dead letter. */
-export function keyOf({ key, key_base64: encoded }) {
+export function keyOf({ key, key_base64: encoded, key_bytes: size }) {
+  const rest = size == null ? "" : muted(` … of ${bytes(size)}`);
   if (encoded != null) {
-    return el("span", code(encoded), " ", muted("base64"));
+    return el("span", code(encoded), " ", muted("base64"), rest);
   }
-  return key == null ? muted("none") : code(key);
+  return key == null ? muted("none") : el("span", code(key), rest);
 }
 
 /** The size of the value of a timer or dead letter. */

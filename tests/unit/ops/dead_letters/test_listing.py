@@ -1,0 +1,18 @@
+"""Dead letters in a list."""
+
+from __future__ import annotations
+
+from duewheel.api.messages import KEY_SHOWN_BYTES
+from duewheel.checkpoints.dlq_replay_position import ReplayPosition
+from duewheel.ops.dead_letters.listing import summary_of
+from duewheel.schemas.dead_letters import DeadLetter
+
+
+def test_a_long_key_is_shown_in_part() -> None:
+    """A producer's keys of a megabyte would make every list as large as all messages in it."""
+    position = ReplayPosition.decode(None, "id")
+    letter = DeadLetter(0, 7, 1_800_000_000_000, b"k" * 1_000_000, b"", ())
+    shown = summary_of(letter, position)
+    assert (shown.key, shown.key_bytes) == ("k" * KEY_SHOWN_BYTES, 1_000_000)
+    whole = summary_of(letter, position, whole=True)
+    assert (whole.key, whole.key_bytes) == ("k" * 1_000_000, None)
