@@ -38,7 +38,7 @@ _TOPIC = NAME_OF[Request.TARGET_TOPIC]
 _PARTITION = NAME_OF[Request.TARGET_PARTITION]
 _DELIVERED = (names.DUE_MS, names.TIMER_ID, names.ROLL_TIMES)  # beside TIMER_SOURCE
 _SOURCE = re.compile(r"(.+)-([0-9]{1,9})@([0-9]{1,19})")
-_NUMBER = re.compile(r"[0-9]{1,9}")
+_NUMBER = re.compile(r"[0-9]{1,10}")
 # Never replayed. A new record has another offset, and could fulfil the rule by accident; a batch
 # that was not read has no content to write again.
 _NEVER_AGAIN = {
@@ -181,7 +181,8 @@ class DeadLetter:
         if topic is None:
             return self._to_timer_topic(source[1], int(source[2]), timer_topics)
         number = None if to_topic else self._added.get(_PARTITION)
-        if not may_name_topic(topic) or not _NUMBER.fullmatch(number or "0"):
+        is_number = _NUMBER.fullmatch(number or "0") and int(number or "0") < 2**31
+        if not may_name_topic(topic) or not is_number:
             return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is malformed")
         # In a rejected message the header is the producer's, who may write no replies.
         is_answer = _TOPIC in self._added and names.ANSWER in dict(self.message_headers)

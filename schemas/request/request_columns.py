@@ -324,7 +324,6 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
             number, well_formed = parse_numbers(given.values)
             good = well_formed & (number >= 0) & is_copy[given.rows]
             column[given.rows[good]] = np.minimum(number[good], last)
-    result.retries[rows_of(fields, [Request.UNCOUNTED], count) & is_copy] = 0
     return result
 
 

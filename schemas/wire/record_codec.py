@@ -135,7 +135,6 @@ def waiting_headers(not_before_ms: Int64, retries: Int32) -> Column:
 
 
 # Of a waiting copy that was neither parked nor spread: RETRIES, which is 1 at least, counts as 0.
-UNCOUNTED_HEADER = constant(framed_bytes(names.UNCOUNTED.encode()) + framed_bytes(b""))
 
 
 def letter_headers(origin_offset: Int64, not_before_ms: Int64, retries: Int32) -> Column:

@@ -331,7 +331,7 @@ class Reading:
         retries = number(self.asked.get(Request.RETRIES))
         if not_before is None or retries is None or min(not_before, retries) < 1:
             return None
-        retries = 0 if Request.UNCOUNTED in self.asked else min(retries, 65_535)
+        retries = min(retries, 65_535)
         return (not_before, retries) if self.copy else None
 
     @property

@@ -87,7 +87,6 @@ sound_headers = st.fixed_dictionaries(
         "TIMER_ROLL_TIMES": st.integers(-1, 70_000).map(lambda n: b"%d" % n),
         "TIMER_NOT_BEFORE_MS": st.integers(0, 2 * NOW_MS).map(lambda n: b"%d" % n),
         "TIMER_RETRIES": st.integers(0, 70_000).map(lambda n: b"%d" % n),
-        "TIMER_UNCOUNTED": st.just(b""),
         "x": header_values,
     },
 ).map(lambda fields: list(fields.items()))

@@ -11,7 +11,8 @@ to the end of its partition, a *chase*; the newest of these records is decided. 
   lie behind it. `a` never falls, and skips no request that is not settled.
 - `cancelled`: the newest matching timer never leaves; or another one never does that no earlier
   request had certainly cancelled.
-- `already_delivered`: the newest matching timer was delivered, and this request cancelled none.
+- `already_delivered`: the newest matching timer, or the newest that the files of dequeue show, was
+  delivered, and this request cancelled none.
 - `unknown`: no timer matches, or the files of dequeue do not prove the newest one (witness.py): its
   presence, and, if another request had stopped it, that no newer one existed. A request that names
   a timer, or was chased, may get it where the id has more records than `settled_max`.
@@ -336,6 +337,7 @@ class CancelJudge:
                 not is_out or any(self._may_have_cancelled(request, each) for each in alive)
             )
         elif word is names.Answer.ALREADY_DELIVERED:
+            is_out |= self._newest_on_disk(matched) in self._ended
             true = is_out and not any(self._alone_cancels(request, each) for each in alive)
         else:
             true = not self._is_proven(request, matched)
@@ -344,6 +346,14 @@ class CancelJudge:
             origins = [t.origin for t in matched], [t.origin for t in alive]
             detail = f"{request.name} is told {word}, of {origins[0]}, not out: {origins[1]}"
             self._violated("9 answers", detail)
+
+    def _newest_on_disk(self, matched: list[Timer]) -> bytes | None:
+        """The newest timer that the files show: a newer one that was cancelled may be gone."""
+        witness = self.witness() if matched else None
+        if witness is None:
+            return None
+        shown = [t for t in matched if (t.partition, self._copy_of(t).offset) in witness.slots]
+        return shown[-1].source if shown else None
 
     def _may_have_cancelled(self, request: Request, timer: Timer) -> bool:
         """Whether no other request had cancelled the timer for certain before this one came."""

@@ -6,7 +6,7 @@ copy. Two kinds:
     rolled    due beyond the window; has the number of rolls
     waiting   due, but parked: its target takes no writes for now; or postponed by a policy
               (policies/policy.py). Has the instant before which it does not leave again, and how
-              often in a row it was parked; a spread one counts as parked once (hot_slots.py)
+              often in a row it was parked; a postponed one counts as parked once
 
 A dead letter whose topic takes no writes returns unchanged, with four headers after its own: the
 offset of its first copy, those of a waiting copy, and one that marks it as a dead letter: ingest
@@ -33,12 +33,10 @@ from duewheel.schemas.request.request_columns import COUNT_MAX
 from duewheel.schemas.wire.record_codec import (
     LETTER_END,
     NO_ORIGIN,
-    UNCOUNTED_HEADER,
     copy_headers,
     letter_headers,
     waiting_headers,
 )
-from duewheel.wheel.policies.hot_slots import spread
 
 WAIT_MS = (1_000, 300_000)  # the first wait, and the longest
 _DOUBLINGS_MAX = 9  # beyond the longest
@@ -66,9 +64,7 @@ def waiting_copies(
     # A postponed row has not failed: if it counted, its first wait for a target would be longer.
     retries = np.where(parked, _retries(deliveries), np.maximum(deliveries.retries, 1))
     waiting = waiting_headers(not_before_ms, retries.astype(np.int32))
-    uncounted = ~parked & (deliveries.retries == 0) & ~spread(deliveries)
-    waiting = join(waiting, choose(uncounted, UNCOUNTED_HEADER, EMPTY))
-    return _to_source(deliveries, rows, join(headers, waiting), count + 2 + uncounted)
+    return _to_source(deliveries, rows, join(headers, waiting), count + 2)
 
 
 def waiting_letters(

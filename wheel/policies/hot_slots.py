@@ -13,9 +13,8 @@ slot are, too; and a transaction that is tried again selects the same rows.
                  same key: rows of a key that are in excess keep together, and in order
     dead-letter  it becomes a dead letter, with the code `hot_slot`
 
-- Copies that were spread or parked before are never in excess: a timer is spread once, whatever
+- Copies that were postponed or parked before are never in excess: a timer is spread once, whatever
   slot the copy comes to, so its wait is bounded; and an outage of a target makes no dead letters.
-  Copies of other policies are judged like any row.
 - A restart selects the same rows: their ranks do not change (slot_ranks.py).
 - Order: the timers of a key in one slot keep their order, those in excess after the others. Timers
   of two hot slots keep it as well, while the window is the same. Not kept: a timer of a later slot
@@ -32,11 +31,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, Deliveries
 from duewheel.schemas.columns import take
 from duewheel.schemas.hashing import order_hashes
-from duewheel.wheel.policies.policy import DueRows, returning
+from duewheel.wheel.policies.policy import DueRows
 
 NAME = "hot_slot"  # a member of Reason
 Action = Literal["spread", "dead-letter"]
@@ -84,14 +83,6 @@ class HotSlots:
         """Computes the probability that the row of each rank is in excess."""
         risen: Float64 = (rank - self.limit) / self.limit
         return np.clip(risen, 0.0, 1.0)
-
-
-def spread(deliveries: Deliveries) -> Bool:
-    """Selects the rows that this policy sends back now."""
-    if NAME not in deliveries.policies:
-        return np.zeros(len(deliveries), np.bool_)
-    mine: Bool = returning(deliveries) & (deliveries.policy == deliveries.policies.index(NAME))
-    return mine
 
 
 def _fractions(deliveries: Deliveries, rows: Int64) -> tuple[Float64, Uint64]:

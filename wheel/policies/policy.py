@@ -11,8 +11,7 @@ A policy computes for each row of a chunk the instant before which it does not l
 Everything else is done once for all policies, from the columns that `postponed` sets: fate.py
 decides (a row that can never be published comes first; a copy that its timer topic refuses leaves
 now), requeue.py makes the copies, split_by_limits bounds the transaction, and statistics.py counts
-the rows by policy. One policy alone is known there: requeue.py marks the copies that are not of hot
-slots, which must not spread a timer twice.
+the rows by policy.
 
 Rules for a policy:
 

@@ -16,8 +16,8 @@ _DOUBLINGS_MAX = 60  # 2^60 ms are longer than any `longest`
 class RetryPolicy:
     """Attempts, and the waits between them.
 
-    The longest wait doubles after each attempt, up to `longest`. Each wait is random between 0 and
-    that ("full jitter"): messages that failed together do not return together.
+    The longest wait doubles after each attempt, up to `longest`. Each wait is random between 1 ms
+    and that ("full jitter"): messages that failed together do not return together.
 
     >>> policy = RetryPolicy(attempts=4, first="10s", longest="30s")
     >>> [policy.longest_wait_ms(attempt) for attempt in (1, 2, 3)]
@@ -52,8 +52,11 @@ class RetryPolicy:
         return min(span_ms(self.first, "first") << doublings, span_ms(self.longest, "longest"))
 
     def wait_ms(self, attempt: int, chance: random.Random) -> int:
-        """The wait after this attempt; depends on nothing but the arguments."""
-        return chance.randint(0, self.longest_wait_ms(attempt))
+        """The wait after this attempt; depends on nothing but the arguments.
+
+        It is not 0: a timer topic with `past_due = "dead-letter"` would reject the retry.
+        """
+        return chance.randint(1, self.longest_wait_ms(attempt))
 
     def deadline_ms(self, now_ms: int) -> int | None:
         """The deadline, epoch ms, of a message that fails now for the first time."""

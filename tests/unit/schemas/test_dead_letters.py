@@ -114,6 +114,16 @@ def test_a_failed_delivery_keeps_what_it_would_have_carried() -> None:
     assert [out.partition for out in map(sent, (plain, other))] == [NO_PARTITION, 3]
 
 
+def test_the_requested_partition_may_be_any_that_kafka_can_number() -> None:
+    (_, letter) = dead_lettered()
+    for number, code in ((b"2147483647", None), (b"2147483648", "not_a_dead_letter")):
+        headers = [(n, number if n == "REAL_QID" else value) for n, value in letter.headers]
+        named = replace(letter, headers=headers)
+        out = named.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
+        assert getattr(out, "code", None) == code
+        assert getattr(out, "partition", None) == (None if code else 2**31 - 1)
+
+
 def sent(letter: DeadLetter) -> Outgoing:
     out = letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
     assert isinstance(out, Outgoing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_POLICY, Deliver
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.encoded import Aside, Target
 from duewheel.wheel.policies.hot_slots import HotSlots
-from duewheel.wheel.policies.policy import DueRows, returning
+from duewheel.wheel.policies.policy import returning
 
 SPREAD = HotSlots("spread", 100, 5_000)
 
@@ -146,29 +146,6 @@ def test_copies_rolled_rows_and_dead_letters_are_never_in_excess() -> None:
     )
     place = np.full(4, 1_000)
     assert returning(asked(SPREAD, sent, place)).tolist() == [False, False, False, True]
-
-
-@dataclass(frozen=True)
-class Later:
-    """Another policy: everything leaves later, once."""
-
-    name: str = "later"
-
-    def not_before_ms(self, asked: DueRows) -> Int64:
-        return np.full(len(asked.slot), NOW_MS + 5_000)
-
-
-@pytest.mark.parametrize(("target", "excess"), [(ROOM, True), (DOWN, False)])
-def test_copies_of_another_policy_may_be_in_excess_unless_their_target_had_refused_them(
-    target: Target, excess: bool
-) -> None:
-    """A copy of this policy never: `test_what_is_spread_goes_back_as_a_copy_in_its_place`."""
-    sent = replace(keyed(rows(["a"], [1]), [b"k"]), due_ms=np.array([NOW_MS]))
-    copy = routed(judged(sent, Later()), {"a": target}).deliveries
-    batch = read_back(decoded(copy.headers[0].as_py(), int(copy.header_count[0])))
-    assert (batch.rejected[0], batch.header_count[0]) == (False, 1), "no header of it is delivered"
-    again = replace(sent, retries=batch.retries)
-    assert returning(asked(SPREAD, again, np.array([1_000]))).tolist() == [excess]
 
 
 # ---- where they go ------------------------------------------------------------------------------
