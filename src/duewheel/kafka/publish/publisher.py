@@ -276,8 +276,9 @@ class KafkaPublisher:
         try:
             return self._encoder.renew(prepared, lookup, self._record_clock.waits_from_ms())
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
-            self.close()
-            raise self._doubt(error) from None
+            doubt = self._doubt(error)
+            self._drop(error, doubt)
+            raise doubt from None
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
         """One transaction: all deliveries in their order, and the progress record.
@@ -308,8 +309,9 @@ class KafkaPublisher:
             self._attempts.succeeded()
             return stamp_ms
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
-            self.close()
-            raise self._doubt(error) from None
+            doubt = self._doubt(error)
+            self._drop(error, doubt)
+            raise doubt from None
 
     def _transact(self, attempt: PublishAttempt) -> int | None:
         """Steps 2 to 4 of the module's head; returns the brokers' clock, if it is in the reply."""
@@ -322,21 +324,26 @@ class KafkaPublisher:
         return stamp_ms
 
     def _doubt(self, error: Exception) -> PublishDoubt:
-        """The error to raise. Marks partitions without an answer; moves less after a time-out."""
-        if isinstance(error, internals.NoAnswer):
-            for late in error.partitions:
-                self._catalog.mark_unavailable((late.topic, late.partition), "no answer")
+        """The doubt to raise for an error."""
         reason = self._settings.explain(error)
+        return doubt_of(error, f"transaction of {self._transactional_id!r}: {reason}")
+
+    def _drop(self, error: Exception, doubt: PublishDoubt) -> None:
+        """Drop the clients after a failure, and log it. The next attempts avoid partitions without
+        an answer, and move fewer held copies after a time-out.
+        """
+        self.close()
         log.warning(
             "publish in doubt",
             transactional_id=self._transactional_id,
-            reason=reason,
+            reason=self._settings.explain(error),
             exc_info=False if isinstance(error, _EXPECTED) else error,
         )
-        doubt = doubt_of(error, f"transaction of {self._transactional_id!r}: {reason}")
+        if isinstance(error, internals.NoAnswer):
+            for late in error.partitions:
+                self._catalog.mark_unavailable((late.topic, late.partition), "no answer")
         if isinstance(doubt, TransactionTooSlow):
             self._attempts.ran_out_of_time()
-        return doubt
 
     def close(self) -> None:
         """Drop the clients; an open transaction is left to the next `start` or its time-out."""
