@@ -236,8 +236,9 @@ def test_names_beyond_the_bound_are_looked_up_beside_the_transaction() -> None:
     found = catalog.resolve(client, names, Deadline(10), [needed])
     known = [name for name, target in found.items() if not target.is_unknown]
     assert known == [*names[:LOOKUPS_MAX], needed]
-    assert catalog._beside is not None  # noqa: SLF001
-    catalog._beside.exception(timeout=60)  # noqa: SLF001
+    lookup = catalog._background._running  # noqa: SLF001
+    assert lookup is not None
+    lookup.exception(timeout=60)
     again = catalog.resolve(client, names, Deadline(10), [needed])
     assert not any(target.is_unknown for target in again.values())
     assert client.asked == 2

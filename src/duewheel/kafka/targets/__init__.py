@@ -1,4 +1,5 @@
 """Targets: `catalog` caches the limits of their topics, and learns from refused batches.
 
-`unavailable_partitions` decides which of their partitions take no writes for now.
+`background_lookups` fetches what no transaction waits for; `unavailable_partitions` decides which
+partitions take no writes for now.
 """

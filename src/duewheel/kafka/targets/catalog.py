@@ -2,12 +2,11 @@
 
 Two requests cover all topics at once: partitions and rights; then the largest batch, whether a key
 is required, how many replicas must be in sync, and whether a transaction survives the settings
-(transaction_settings.py). Entries expire, sooner for missing topics and
-those with partitions that take no writes: so a topic that is created later is noticed, and one that
-never exists costs little. Users choose the names, so the number of entries is bounded, and so is
-the number of names that a transaction waits for: the others are looked up beside it, in a thread,
-and until then a name that was known keeps its old entry for a while, and rows of any other one are
-parked.
+(transaction_settings.py). Entries expire, sooner for missing topics and those with partitions that
+take no writes: so a topic that is created later is noticed, and one that never exists costs little.
+Users choose the names, so the number of entries is bounded, and so is the number of names that a
+transaction waits for: the others are looked up in a thread (background_lookups.py), and until then
+a name that was known keeps its old entry for a while, and rows of any other one are parked.
 
 Refused batches show limits that metadata does not. A refused batch of several records is encoded
 again at half the size, until the bad record is alone in its batch; its source is then noted, and it
@@ -20,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -41,14 +39,20 @@ from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.log.compression import Compression
+from duewheel.kafka.targets.background_lookups import BackgroundLookups, for_now
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
-from duewheel.kafka.topics.description import Partition, Topic, describe, read_settings
+from duewheel.kafka.topics.description import (
+    TOPICS_PER_REQUEST,
+    Partition,
+    Topic,
+    describe,
+    read_settings,
+)
 from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
 from duewheel.kafka.topics.transaction_settings import unsurvivable
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
-from duewheel.threads import beside
 from duewheel.wheel.encoded import Reason, Target
 
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -62,12 +66,8 @@ NO_VERDICT = (
     ProducerFencedError,
     RequestTimedOutError,
 )
-_TOPICS_PER_REQUEST = 1_000  # bounds the size of an answer
 # How many names of users a transaction waits for: some ten milliseconds.
 LOOKUPS_MAX = 100
-_WANTED_MAX = 10_000  # names that wait for a lookup beside the transactions
-# Rows for it wait. It has every partition, so that no row's partition is called missing.
-_UNRESOLVED = Target(2**31 - 1, 2**31 - 1, is_unknown=True)
 # The settings that are read of each target.
 _BATCH_BOUNDS = ("max.message.bytes", "segment.bytes")
 _SETTINGS = (
@@ -120,8 +120,7 @@ class TargetCatalog:
         self._compression = compression or Compression()
         self._failures = UnavailablePartitions(limits.verdict_s, note=note)
         self._cache: TtlCache[str, Target] = TtlCache()
-        self._wanted: dict[str, None] = {}
-        self._beside: Future[dict[str, Target]] | None = None
+        self._background = BackgroundLookups()
         self._smaller: TtlCache[str, int] = TtlCache()  # bytes of a batch
         self._record_limit: TtlCache[str, int] = TtlCache()
         self.refused: frozenset[bytes] = frozenset()
@@ -142,7 +141,7 @@ class TargetCatalog:
         Raises:
             KafkaUnavailable: no answer, or a topic without a leader just now.
         """
-        self._take_answers()
+        self._store(self._background.take())
         targets = {
             topic: self._cache.get(topic) if may_name_topic(topic) else _NONE_SUCH
             for topic in topics
@@ -154,7 +153,7 @@ class TargetCatalog:
             later = optional[LOOKUPS_MAX:]
             now = [*(topic for topic in missing if topic in needed), *optional[:LOOKUPS_MAX]]
         unknown = iter(now)
-        while some := list(itertools.islice(unknown, _TOPICS_PER_REQUEST)):
+        while some := list(itertools.islice(unknown, TOPICS_PER_REQUEST)):
             for cache in (self._smaller, self._record_limit):
                 cache.drop_expired()
             answers = self._settings.call(
@@ -162,8 +161,9 @@ class TargetCatalog:
             )
             self._store(answers)
             targets.update(answers)
-        targets.update({topic: self._for_now(topic) for topic in later})
-        self._start_lookup(admin, later)
+        grace_s = self._limits.target_age_s  # one that existed long ago may be deleted
+        targets.update({topic: for_now(self._cache.get(topic, grace_s)) for topic in later})
+        self._background.add(later, partial(self._describe, admin))
         found = self._present(targets)
         self._failures.on_metadata(found)
         return found
@@ -173,32 +173,6 @@ class TargetCatalog:
         return self._present(
             {t: self._cache.get_stale(t) if may_name_topic(t) else _NONE_SUCH for t in topics}
         )
-
-    def _for_now(self, topic: str) -> Target:
-        """The entry of a topic that is looked up beside the transaction: a missing one may exist by
-        now, and one that existed long ago may be deleted.
-        """
-        known = self._cache.get(topic, self._limits.target_age_s)
-        return _UNRESOLVED if known is None or known.refusal else known
-
-    def _take_answers(self) -> None:
-        """Store the answers of the lookups beside the transactions, if they have come."""
-        if self._beside is None or not self._beside.done():
-            return
-        answers, self._beside = self._beside, None
-        if answers.exception() is None:  # otherwise each name is looked up when it is used again
-            self._store(answers.result())
-
-    def _start_lookup(self, admin: KafkaAdminClient, topics: Iterable[str]) -> None:
-        """Look these names up in a thread, one request at a time."""
-        self._wanted.update(dict.fromkeys(topics))
-        while len(self._wanted) > _WANTED_MAX:
-            self._wanted.popitem()
-        if self._beside is None and self._wanted:
-            some = list(itertools.islice(self._wanted, _TOPICS_PER_REQUEST))
-            for topic in some:
-                del self._wanted[topic]
-            self._beside = beside("look up targets", lambda: self._describe(admin, some))
 
     def _present(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
         """The known targets, with the partitions that have failed and the size of batches now."""
@@ -230,8 +204,7 @@ class TargetCatalog:
     def forget(self) -> None:
         """Drop all metadata; limits that refusals have shown are kept."""
         self._cache.clear()
-        self._wanted.clear()
-        self._beside = None  # its client is closed
+        self._background.forget()
 
     def batch_bytes(self, topic: str, target: Target) -> int:
         """How large to make this topic's batches, in bytes."""

@@ -18,6 +18,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+TOPICS_PER_REQUEST = 1_000  # for unlimited numbers of names: it bounds the size of an answer
 _NOT_AUTHORIZED: int = TopicAuthorizationFailedError.errno
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 

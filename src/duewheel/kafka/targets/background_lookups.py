@@ -1,0 +1,68 @@
+"""Looks up names of targets in a thread, while transactions are published.
+
+    the publisher's thread    owns the object: it adds names, starts requests, takes their answers
+    the lookup's thread       sends one request, and only reads what the publisher's thread changes
+
+One request runs at a time; the next one starts at the first `add` after its answers were taken. A
+request that fails, or whose client was closed, is dropped: its names are added again when rows need
+them again. Meanwhile the rows of such a name get `for_now`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+from duewheel.kafka.topics.description import TOPICS_PER_REQUEST
+from duewheel.threads import beside
+from duewheel.wheel.encoded import Target
+
+_WAITING_MAX = 10_000  # names that no request has yet
+# Rows for it wait. It has every partition, so that no row's partition is called missing.
+_UNRESOLVED = Target(2**31 - 1, 2**31 - 1, is_unknown=True)
+
+Answers = dict[str, Target]
+
+
+class BackgroundLookups:
+    """The names that wait, and the request that runs. Not thread-safe: see the module's head.
+
+    Example:
+        lookups.add(["orders"], describe)   # starts a thread
+        lookups.take()                      # {} until it has ended
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, None] = {}
+        self._running: Future[Answers] | None = None
+
+    def add(self, topics: Iterable[str], describe: Callable[[list[str]], Answers]) -> None:
+        """Adds names, and starts a request unless one runs; its thread calls `describe`."""
+        self._waiting.update(dict.fromkeys(topics))
+        while len(self._waiting) > _WAITING_MAX:
+            self._waiting.popitem()
+        if self._running is None and self._waiting:
+            some = list(itertools.islice(self._waiting, TOPICS_PER_REQUEST))
+            for topic in some:
+                del self._waiting[topic]
+            self._running = beside("look up targets", lambda: describe(some))
+
+    def take(self) -> Answers:
+        """Takes the answers of a request that has ended; empty if none has."""
+        if self._running is None or not self._running.done():
+            return {}
+        ended, self._running = self._running, None
+        return ended.result() if ended.exception() is None else {}
+
+    def forget(self) -> None:
+        """Drops all names and the request: its client is closed."""
+        self._waiting.clear()
+        self._running = None
+
+
+def for_now(known: Target | None) -> Target:
+    """The target of a name that waits, by its expired entry. A missing topic may exist by now, so
+    its rows wait; they become no dead letters.
+    """
+    return _UNRESOLVED if known is None or known.refusal else known
