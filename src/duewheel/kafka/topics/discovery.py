@@ -22,7 +22,7 @@ that match, a standby reads those that its owner has taken messages from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
@@ -87,7 +87,7 @@ def discover(
     taken = taken or TakenTopics()
     listed = settings.timer.topics
     if settings.timer.topics_pattern is None:
-        _beyond_room(settings, admin, {}, [], room_bytes)
+        _require_room(listed, _beyond_room(settings, admin, {}, [], room_bytes))
         return TopicSet(tuple(sorted(listed)))
     names = settings.timer_topics
     ids = admin.topic_ids(admin.matching_topics(settings))
@@ -102,7 +102,9 @@ def discover(
     for topic in [n for n, why in faulty.items() if n not in before and why != _UNREADABLE]:
         left_out[topic] = faulty.pop(topic)
     right = sorted(existing - left_out.keys())
-    left_out |= _beyond_room(settings, admin, taken.partitions, right, room_bytes)
+    beyond = _beyond_room(settings, admin, taken.partitions, right, room_bytes)
+    _require_room(listed, beyond)
+    left_out |= {topic: why for topic, why in beyond.items() if topic not in taken.partitions}
     read = sorted({*listed, *existing} - left_out.keys())
     return TopicSet(tuple(read), dict(sorted(left_out.items())), faulty)
 
@@ -114,21 +116,20 @@ def _beyond_room(
     existing: Sequence[str],
     room_bytes: int,
 ) -> dict[str, str]:
-    """Why matching topics do not fit beside the listed ones and those taken before. Deleted ones
-    keep their place until the loss is accepted: else a client that makes topics and deletes them
-    could fill the records without bound.
-
-    Raises:
-        ConfigError: a listed one does not fit.
+    """Why topics do not fit: the listed ones come first, then those taken before, then the
+    existing ones. Deleted ones keep their place until the loss is accepted: else a client that
+    makes topics and deletes them could fill the records without bound.
     """
     listed = sorted(settings.timer.topics)
     mine = own_counts(settings, admin.describe_partitions([*listed, *existing]))
     counts = {**taken, **mine}
-    beyond = beyond_room(counts, dict.fromkeys([*listed, *sorted(taken), *existing]), room_bytes)
-    for topic in listed:
+    return beyond_room(counts, dict.fromkeys([*listed, *sorted(taken), *existing]), room_bytes)
+
+
+def _require_room(listed: Iterable[str], beyond: Mapping[str, str]) -> None:
+    for topic in sorted(listed):
         if topic in beyond:
             raise ConfigError(f"timer topic {topic}: {beyond[topic]}")
-    return {topic: why for topic, why in beyond.items() if topic not in taken}
 
 
 _DELETED = (
