@@ -312,27 +312,32 @@ class IngestRun:
 
     def _tick(self, metrics: IngestMetrics, progress: QueryProgress) -> bool:
         """Runs twice a second beside the query; returns whether another query must replace it."""
-        state = self._directory.state
         metrics.progress = progress
         statistics = self._sink.statistics
-        state.live.note_rows_without_room(statistics.rows_without_room)
-        now_ms = self._clock.now_ms()
+        self._directory.state.live.note_rows_without_room(statistics.rows_without_room)
         # A sink is called with a batch that is planned; its progress comes when it has ended.
-        if progress.batch_id >= 0 or self._sink.is_busy:
-            self._unplanned_ms = 0
-            self._planner_backoff.succeeded()
-            self._note_ready()
-        else:
-            self._unplanned_ms = self._unplanned_ms or now_ms
-            if now_ms - self._unplanned_ms > _WAIT_LOG_INTERVAL_MS and self._unplanned.is_over():
-                waited_s = (now_ms - self._unplanned_ms) / 1000
-                _log.warning("waiting for the process that plans batches", waited_s=waited_s)
+        is_planned = progress.batch_id >= 0 or self._sink.is_busy
+        self._note_planner(is_planned)
+        if is_planned and not self._is_ready and (statistics.batches or self._has_all):
+            self._become_ready(statistics.rows)
         self._beat()
         self._gaps.settle()
         self._durable.require_alive()
         self._executors.poll()
         self._limit.grow(self._engine.marks, statistics.batches, progress.behind)
         return self._watch.poll() or self._engine.settings_change
+
+    def _note_planner(self, is_planned: bool) -> None:
+        """Notes since when no process has planned a batch; a line in the log says so at times."""
+        if is_planned:
+            self._unplanned_ms = 0
+            self._planner_backoff.succeeded()
+            return
+        now_ms = self._clock.now_ms()
+        self._unplanned_ms = self._unplanned_ms or now_ms
+        if now_ms - self._unplanned_ms > _WAIT_LOG_INTERVAL_MS and self._unplanned.is_over():
+            waited_s = (now_ms - self._unplanned_ms) / 1000
+            _log.warning("waiting for the process that plans batches", waited_s=waited_s)
 
     def _beat(self) -> None:
         state = self._directory.state
@@ -341,12 +346,11 @@ class IngestRun:
         now_ms = self._clock.now_ms()
         state.live.beat(Role.INGEST, os.getpid(), now_ms, self._unplanned_ms)
 
-    def _note_ready(self) -> None:
-        rows = self._sink.statistics.rows
-        if self._is_ready or not (self._sink.statistics.batches or self._has_all):
-            return
+    def _become_ready(self, rows: int) -> None:
+        """Lowers the priority: from now on a timer that is taken later is not late; one that is
+        delivered later is.
+        """
         self._is_ready = True
-        # From now on: a timer that is taken later is not late; one that is delivered later is.
         yield_processors(self._settings.ingest.niceness)
         took_s = (self._clock.boottime_ms() - self._begun_ms) / 1000
         _log.info("ingest is ready", rows=rows, took_s=took_s)
