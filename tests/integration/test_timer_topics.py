@@ -29,7 +29,7 @@ from duewheel.config.keys_and_defaults import (
     TimerSection,
 )
 from duewheel.config.settings import Settings
-from duewheel.doctor import topics
+from duewheel.doctor import shard
 from duewheel.doctor.cluster import Cluster as DoctorCluster
 from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.kafka.log.ends import EARLIEST
@@ -104,7 +104,7 @@ def test_what_the_shard_has_no_room_for_is_left_out(cluster: PatternTopics) -> N
     taken = TakenTopics({second: 1})
     found = discover(cluster.settings, cluster.admin, taken, room_bytes)
     assert found.left_out.keys() == {first}
-    told = list(topics.room(*examined(cluster), room_bytes))
+    told = list(shard.room(*examined(cluster), room_bytes))
     assert [(f.severity, f.subject) for f in told] == [("warning", f"topic {second}")]
 
     # So has one that was deleted: a client that makes topics and deletes them has no more of it.

@@ -1,23 +1,19 @@
-"""Checks the topics: all problems that a start would refuse, and the durability of their records.
+"""Checks the settings of duewheel's topics and of the targets that the configuration names.
 
-A start's own checks (kafka/topics) become findings here. This module adds the checks that
-a start leaves to the operator: replicas, elections that lose records, sizes, partitions, progress.
+The checks of a start (kafka/topics) become findings here. The others are those that a start leaves
+to the operator: replicas, elections that lose records, sizes, targets that are missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from duewheel import factory
 from duewheel.api.examination import Severity
-from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, ROOM_BYTES, beyond_room
 from duewheel.config.keys_and_defaults import TimerSection
+from duewheel.doctor import shard
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis, acl_command, diagnose
-from duewheel.errors import DuewheelError
-from duewheel.kafka import shard_settings
-from duewheel.kafka.progress.all_shards import ShardRecord, all_shards, require_as_many
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, remedy_command
 from duewheel.kafka.topics.transaction_settings import SPAN_MIN_MS, unsurvivable
@@ -30,7 +26,7 @@ _REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops 
 
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
-    """Checks duewheel's own topics, and the targets that the configuration names."""
+    """Checks the topics, then what the shard has in them (shard.py)."""
     settings, own = cluster.settings, cluster.own_topics
     targets = settings.timer.named_targets
     yield from open_targets(settings.timer)
@@ -49,11 +45,7 @@ def examine(cluster: Cluster) -> Iterator[Diagnosis]:
     yield from sizes(
         timers, [existing[name] for name in targets if name in existing], cluster.address
     )
-    if timers:
-        yield _partitions(cluster, timers)
-        yield from room(cluster, timers)
-    if existing.keys() >= set(own):
-        yield from _progress(cluster)
+    yield from shard.examine(cluster, timers, is_whole=existing.keys() >= set(own))
 
 
 def _matching(cluster: Cluster) -> Iterator[Diagnosis]:
@@ -190,75 +182,4 @@ def _missing_target(topic: str, address: str) -> Diagnosis:
         "dead letters",
         f"`duewheel topic create {topic}`, or kafka-topics.sh --bootstrap-server {address} "
         f"--create --topic {topic}",
-    )
-
-
-def _partitions(cluster: Cluster, timers: Sequence[Topic]) -> Diagnosis:
-    """Checks that this shard has timer partitions."""
-    shard = cluster.settings.shard
-    code, subject = "shard_partitions", f"shard {shard.index} of {shard.count}"
-    known = {(topic.name, number): 0 for topic in timers for number in range(len(topic.partitions))}
-    try:
-        mine = shard_settings.own(cluster.settings, known)
-    except DuewheelError as error:
-        remedy = "kafka-topics.sh --bootstrap-server {} --alter --topic {} --partitions {}"
-        name = timers[0].name
-        return Diagnosis(
-            code, "error", subject, str(error), remedy.format(cluster.address, name, shard.count)
-        )
-    text = f"it has {len(mine)} of {len(known)} timer partitions"
-    return Diagnosis(code, "ok", subject, text)
-
-
-def room(
-    cluster: Cluster, timers: Sequence[Topic], room_bytes: int = ROOM_BYTES
-) -> Iterator[Diagnosis]:
-    """Checks that the shard's record of progress has room for the timer topics."""
-    shard, listed = cluster.settings.shard, cluster.settings.timer.topics
-    mine = shard_settings.own_counts(cluster.settings, {t.name: len(t.partitions) for t in timers})
-    order = sorted(mine, key=lambda name: (name not in listed, name))
-    beyond = beyond_room(mine, order, room_bytes)
-    for topic, why in beyond.items():
-        severity: Severity = "error" if topic in listed else "warning"
-        yield Diagnosis("shard_room", severity, f"topic {topic}", why, "duewheel reshard")
-    if not beyond:
-        text = f"{sum(mine.values())} partitions, and there is room for some {PARTITIONS_MAX}"
-        yield Diagnosis("shard_room", "ok", f"shard {shard.index} of {shard.count}", text)
-
-
-def _progress(cluster: Cluster) -> Iterator[Diagnosis]:
-    """Reports the age of the shard's newest committed progress, and whether it has a key."""
-    shard = cluster.settings.shard
-    code, subject = "progress", f"shard {shard.index} of {shard.count}"
-    try:
-        shards: Mapping[int, ShardRecord] = all_shards(cluster.settings)
-        require_as_many(cluster.settings, shards)
-        if newest := shards.get(shard.index):
-            config = factory.dequeue_config(cluster.settings)
-            config.require_fits(newest.progress, cluster.settings.wheel)
-    except DuewheelError as error:
-        yield Diagnosis(code, "error", subject, str(error), "duewheel recover --dry-run")
-        return
-    if newest is None:
-        yield Diagnosis(
-            code,
-            "warning",
-            subject,
-            "the shard has not begun: Kafka has no progress of it",
-            "duewheel init",
-        )
-        return
-    age_s = (cluster.clock.now_ms() - newest.at_ms) / 1000
-    yield Diagnosis(code, "ok", subject, f"its newest record is {age_s:.1f} s old")
-    yield copy_key(subject, newest.progress.epochs.newest.copy_keys)
-
-
-def copy_key(subject: str, keys: Sequence[str]) -> Diagnosis:
-    """Checks that copies carry a MAC: a version without them may have begun the shard."""
-    return diagnose(
-        "copy_key",
-        subject,
-        "copies carry a MAC" if keys else "copies have no MAC, so producers can forge them",
-        warning=not keys,
-        remedy="stop the shard, then `duewheel reconfigure --rotate-key`",
     )

@@ -27,6 +27,7 @@ from duewheel.doctor import (
     findings,
     host,
     rights,
+    shard,
     topics,
     trial,
 )
@@ -174,7 +175,7 @@ def test_the_documentation_lists_the_same_apis() -> None:
 
 
 def test_a_shard_that_an_older_version_began_has_no_key() -> None:
-    found = [topics.copy_key("shard 0 of 1", keys) for keys in ((), ("0" * 64,))]
+    found = [shard.copy_key("shard 0 of 1", keys) for keys in ((), ("0" * 64,))]
     assert severities(found) == ["warning", "ok"]
     assert "reconfigure --rotate-key" in found[0].remedy
 
@@ -185,14 +186,14 @@ def test_a_configuration_that_does_not_fit_the_progress_is_found(
     settings = small_settings(tmp_path)
     epochs = Epochs.first(factory.slot_values(settings) | {"levels_ms": [1]})
     begun = Progress(0, 1, "owner", 1, 1, epochs, {("timers", 0): PartitionProgress(1, 1)})
-    monkeypatch.setattr(topics, "all_shards", lambda _: {0: ShardRecord(begun, 1)})
+    monkeypatch.setattr(shard, "all_shards", lambda _: {0: ShardRecord(begun, 1)})
     cluster = Cluster(settings, KafkaAdmin({}), SystemClock())
-    (finding,) = topics._progress(cluster)  # noqa: SLF001
+    (finding,) = shard._progress(cluster)  # noqa: SLF001
     assert (finding.code, finding.severity) == ("progress", "error")
     assert "levels_ms: was [1]" in finding.found
     fitting = replace(begun, epochs=Epochs.first(factory.slot_values(settings)))
-    monkeypatch.setattr(topics, "all_shards", lambda _: {0: ShardRecord(fitting, 1)})
-    assert severities(topics._progress(cluster))[0] == "ok"  # noqa: SLF001
+    monkeypatch.setattr(shard, "all_shards", lambda _: {0: ShardRecord(fitting, 1)})
+    assert severities(shard._progress(cluster))[0] == "ok"  # noqa: SLF001
 
 
 def test_the_documentation_names_every_finding() -> None:
