@@ -1,4 +1,4 @@
-"""Checks each broker: its advertised address, its APIs, its settings."""
+"""Checks each broker: its advertised address, its APIs and version, its settings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs the whole examination: this host, then the cluster, one part after the other.
 
-Invariant: it changes only the scratch names (scratch.py), and locks or writes nothing of a shard,
-which may run meanwhile or not exist yet. A part that fails becomes one finding, and the next part
-follows.
+Invariant: it writes only under the scratch names (scratch.py) and in a temporary folder (host.py),
+and locks or writes nothing of a shard, which may run meanwhile or not exist yet. A part that fails
+becomes one finding, and the next part follows; none does if no broker can be reached.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Checks this host: the data directory's disk, limits of the process, Java, the clock.
+"""Checks this host: the data directory's disk and rights, limits, memory, Java, the clock.
 
-Kafka is not involved. Files in a temporary folder beside the data directory show whether the file
-system allocates blocks, maps files and locks them.
+Kafka is not involved. A file in a temporary folder, in the data directory or in its nearest parent
+that exists, shows whether the file system allocates blocks, maps files and locks them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def check_file_system(path: Path, kind: str) -> Diagnosis:
 
 
 def _trial(data_dir: Path) -> Diagnosis:
-    """Allocates, maps, writes and locks a file beside the data directory."""
+    """Allocates, maps, writes and locks a file where the data directory is, or will be."""
     code, subject = "data_directory", str(data_dir)
     parent = _existing(data_dir)
     try:

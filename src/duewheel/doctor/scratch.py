@@ -1,8 +1,8 @@
 """The scratch topic, where the trials write instead of in a shard's topics.
 
-Topic, transactional id and group of the trials have the name `<app.id>.doctor.<shard>`, which no
-other part of duewheel uses; the hosts of several shards may be examined at the same time. The topic
-is created with one partition per broker, so that each broker leads one, and is deleted afterwards.
+Topic, transactional id and group of the trials have the name `<app.id>.doctor.<shard>`, to which
+nothing else writes; the hosts of several shards may be examined at the same time. The topic is
+created with one partition per broker, so that each broker leads one, and is deleted afterwards.
 Without the right to create topics, an operator can create it once (the finding has the command):
 such a topic stays, and its retention deletes the records after an hour.
 """
@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from duewheel.config.settings import Settings
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Diagnosis
 from duewheel.errors import ConfigError, DuewheelError
@@ -33,15 +34,15 @@ class ScratchTopic:
     partition_of: dict[int, int]
 
 
-def name_of(cluster: Cluster) -> str:
+def name_of(settings: Settings) -> str:
     """Returns the name of the topic, the transactional id and the group."""
-    return f"{cluster.settings.app.id}.doctor.{cluster.settings.shard.index}"
+    return f"{settings.app.id}.doctor.{settings.shard.index}"
 
 
 @contextlib.contextmanager
 def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
     """Yields the topic for the length of a with block, or the finding why it cannot be created."""
-    name, admin = name_of(cluster), cluster.admin
+    name, admin = name_of(cluster.settings), cluster.admin
     existed = False
     try:
         existed = name in admin.describe_partitions([name])

@@ -92,7 +92,7 @@ class _Trial:
     def __init__(self, cluster: Cluster, scratch: ScratchTopic) -> None:
         self._cluster = cluster
         self._partition = TopicPartition(scratch.topic, 0)
-        self._name = name_of(cluster)
+        self._name = name_of(cluster.settings)
         self._subject = f"transactional id {self._name}"
         self._run = uuid.uuid4().bytes  # a topic that stays has records of earlier trials
         self._limits = replace(shard_settings.publisher_limits(cluster.settings), stop_s=_STOP_S)

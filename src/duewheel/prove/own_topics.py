@@ -20,6 +20,7 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.doctor import examination
 from duewheel.doctor.findings import Diagnosis
+from duewheel.doctor.scratch import name_of
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.requirements import Requirement, TopicPlan
@@ -96,8 +97,8 @@ class OwnTopics:
     def _delete(self) -> None:
         """Deletes those that exist, and waits until they have vanished. Never raises."""
         settings, end_s = self._settings, time.monotonic() + _CLEAN_UP_S
-        examined = f"{settings.app.id}.doctor.{settings.shard.index}"  # of step 3
-        names = [self.target, *settings.timer.topics, *settings.service_topics.values(), examined]
+        own = [*settings.timer.topics, *settings.service_topics.values()]
+        names = [self.target, *own, name_of(settings)]  # the last one is of step 3
         self.left = names  # until the opposite is known
         with contextlib.suppress(DuewheelError), KafkaAdmin(self._options, _CLEAN_UP_S) as admin:
             while True:
