@@ -207,7 +207,7 @@ def _wait_s(options: Options) -> float | None:
 
 def while_starting(settings: Settings, options: Options) -> Callable[[], bool]:
     """Whether to wait once more: until a start on this host has ended, and one wait beyond it."""
-    from duewheel.ops.shard.why_not_ready import is_starting
+    from duewheel.ops.shard.processes import is_starting
 
     if options["wait"] is not None:
         return lambda: False

@@ -27,7 +27,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, NoDataDirectory
 from duewheel.ops.files import check
-from duewheel.ops.shard.why_not_ready import not_ready_reasons, supervised
+from duewheel.ops.shard.processes import supervised
+from duewheel.ops.shard.why_not_ready import not_ready_reasons
 from duewheel.osutil.child_process import Child
 from duewheel.prove.own_settings import environment, write_settings
 
@@ -153,7 +154,7 @@ class OwnShard:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
     def _processes(self) -> dict[str, SupervisedProcess]:
-        return supervised(self._settings.storage.data_dir) or {}
+        return supervised(self._settings)
 
     def _started(self) -> Child:
         command = [sys.executable, "-P", "-m", "duewheel", "run", "--config", str(self._config)]

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.ops.shard.why_not_ready import shard_families
+from duewheel.ops.shard.metrics import shard_families
 from duewheel.osutil.metrics_server import counters, histogram
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 

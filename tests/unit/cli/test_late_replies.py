@@ -14,7 +14,7 @@ from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.cli.changes import while_starting
 from duewheel.config.settings import Settings
-from duewheel.ops.shard import why_not_ready
+from duewheel.ops.shard import processes, why_not_ready
 from duewheel.runtime import run_file
 from duewheel.runtime.run_file import Supervised
 
@@ -34,7 +34,7 @@ def test_a_start_is_waited_for_and_one_wait_beyond_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen = iter([False, True, True, False, False])
-    monkeypatch.setattr(why_not_ready, "is_starting", lambda _: next(seen))
+    monkeypatch.setattr(processes, "is_starting", lambda _: next(seen))
     goes_on = while_starting(settings, {"wait": None})
     assert [goes_on() for _ in range(4)] == [True, True, True, False]
     assert capsys.readouterr().err.count("the shard is starting: waiting for the reply, 60 s") == 1
@@ -73,7 +73,7 @@ def supervised(stopped: Settings) -> Iterator[Path]:
 def test_a_start_is_seen_in_what_run_writes(
     stopped: Settings, supervised: Path, ingest: Supervised, starting: bool
 ) -> None:
-    assert not why_not_ready.is_starting(stopped)
+    assert not processes.is_starting(stopped)
     fd = HOST_FS.open_file(supervised / run_file.FILE_NAME)
     run_file.write(fd, {"ingest": ingest, "dequeue": Supervised(pid=8, lives=True)})
-    assert why_not_ready.is_starting(stopped) is starting
+    assert processes.is_starting(stopped) is starting
