@@ -5,8 +5,8 @@ partition. While that takes no writes (no leader, too few replicas in sync), the
 transaction in which they leave writes them beside the progress. Later transactions move them to the
 partition, once it takes writes again.
 
-    key    held/<topic>/<partition>/<start>/<records>: the entry `Held` before these copies were
-           added (at first: its own start, and 0). `records` grows with each record, and the start
+    key    held/<topic>/<partition>/<start>/<copies>: the entry `Held` before these copies were
+           added (at first: its own start, and 0). `copies` grows with each record, and the start
            with each move, so no two of them share a key: else compaction would delete one
     value  the number of copies (int32), Kafka's id of their timer topic (16 bytes, 0: unknown),
            then their records: the body of a batch (record_batch.py). Null: the transaction that
@@ -43,7 +43,7 @@ class Held:
     """The entry of the progress for the held copies of a timer partition."""
 
     start_offset: int  # in the shard's partition of the state topic: no held copy is below it
-    records: int  # how many records hold them
+    copies: int  # a record has several
 
 
 def key_of(partition: TopicPartition, held: Held) -> bytes:
@@ -51,7 +51,7 @@ def key_of(partition: TopicPartition, held: Held) -> bytes:
     `held`.
     """
     topic, number = partition
-    return b"%s%s/%d/%d/%d" % (HELD_PREFIX, topic.encode(), number, held.start_offset, held.records)
+    return b"%s%s/%d/%d/%d" % (HELD_PREFIX, topic.encode(), number, held.start_offset, held.copies)
 
 
 def partition_of(key: bytes) -> TopicPartition | None:
@@ -84,9 +84,9 @@ def batch_of(value: bytes) -> tuple[Batch, str | None]:
 
 def copies(held: Mapping[TopicPartition, Held]) -> int:
     """Counts the copies that wait, over all partitions."""
-    return sum(of.records for of in held.values())
+    return sum(of.copies for of in held.values())
 
 
 def named(held: Mapping[TopicPartition, Held]) -> dict[str, int]:
     """Counts the copies that wait, by name of the partition, for the log."""
-    return {f"{topic}-{number}": of.records for (topic, number), of in held.items()}
+    return {f"{topic}-{number}": of.copies for (topic, number), of in held.items()}

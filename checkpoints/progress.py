@@ -178,7 +178,7 @@ class Progress:
                 "deal": self.assignment_epoch,
                 "sealed_for": self.sealed_for,
                 "topic_ids": dict(self.topic_ids),
-                "held": [[*p, of.start_offset, of.records] for p, of in sorted(self.held.items())],
+                "held": [[*p, of.start_offset, of.copies] for p, of in sorted(self.held.items())],
             },
             separators=(",", ":"),
             sort_keys=True,
@@ -250,8 +250,8 @@ class Progress:
 
 def _held_from(raw: Sequence[Sequence[object]]) -> dict[TopicPartition, Held]:
     return {
-        (name(topic), integer(number)): Held(integer(start), integer(records))
-        for topic, number, start, records in raw
+        (name(topic), integer(number)): Held(integer(start), integer(copies))
+        for topic, number, start, copies in raw
     }
 
 

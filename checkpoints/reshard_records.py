@@ -131,7 +131,7 @@ def _require_none_held(old: Sequence[Progress]) -> None:
     for record in old:
         for (topic, number), held in record.held.items():
             raise RecoveryRefused(
-                f"shard {record.shard} holds {held.records} copies for {topic}-{number}, which took"
+                f"shard {record.shard} holds {held.copies} copies for {topic}-{number}, which took"
                 " no writes when they left: run the shard until the partition has them (create a"
                 " deleted topic again for that)"
             )

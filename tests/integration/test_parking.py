@@ -220,7 +220,7 @@ def test_rolls_of_a_timer_partition_without_leader_wait_and_hold_up_nobody(
     shard.turn_until(lambda: shard.statistics.delivered == 40, "held up by rolls that wait")
     shard.turn_until(lambda: shard.copies_held == 20, "no copies are held")
     assert shard.statistics.doubts == 0, "metadata costs no transaction"
-    assert shard.publisher.aside.held[home].records == 20
+    assert shard.publisher.aside.held[home].copies == 20
     assert len(shard.arrived(home[0])[0]) == 40, "nothing is written to the partition"
 
     shard.restart_dequeue()
@@ -325,6 +325,6 @@ def test_thousands_of_held_batches_are_moved_by_many_transactions(
     while progress.held:
         shard.publisher.publish(Prepared(Deliveries.none()), progress)
         progress = replace(progress, held=shard.publisher.aside.held)
-        left.append(sum(of.records for of in progress.held.values()))
+        left.append(sum(of.copies for of in progress.held.values()))
     assert len(left) == 1 + -(-count // BATCHES_AT_ONCE)
     assert [int(r.key) for r in shard.arrived(shard.topics.timers)[0]] == list(range(count))

@@ -25,8 +25,8 @@ HELD = {
         "3",
         "what was moved is found again",
         "kafka/publish/held_queue.py",
-        "        left[place] = Held(record.offset + 1, left[place].records - batch.count)\n",
-        "        left[place] = Held(left[place].start_offset, left[place].records - batch.count)\n",
+        "        left[place] = Held(record.offset + 1, left[place].copies - batch.count)\n",
+        "        left[place] = Held(left[place].start_offset, left[place].copies - batch.count)\n",
         test="unit/kafka/test_held_queue.py::test_no_more_is_moved_at_once_than_a_transaction_takes",
     ),
     "held-below-c": Planted(

@@ -179,7 +179,7 @@ class Shard:
             lane.progress.append((ended.progress, now_ms))
             lane.held = ended.held
             told = _decoded(ended.progress).held
-            if {p: of.records for p, of in told.items()} != _counted(lane.held):
+            if {p: of.copies for p, of in told.items()} != _counted(lane.held):
                 kafka.history.violated("held", f"{_counted(lane.held)} wait, told are {told}")
             kafka.history.committed(ended, copies)
 

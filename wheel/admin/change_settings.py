@@ -119,7 +119,7 @@ def _require_none_held(progress: Progress) -> None:
     """Refuses held copies: they come to their partition later, signed with the former key."""
     for (topic, number), held in progress.held.items():
         raise RecoveryRefused(
-            f"{held.records} copies for {topic}-{number} are held, which took no writes when they "
+            f"{held.copies} copies for {topic}-{number} are held, which took no writes when they "
             "left: run the shard until the partition has them, then draw the new key"
         )
 

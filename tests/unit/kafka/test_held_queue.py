@@ -145,7 +145,7 @@ def test_no_more_is_moved_at_once_than_a_transaction_takes() -> None:
     for text in large:
         topic.keep(part(P0, text), closed={P0})
     assert topic.move(P0) == large[:4]
-    assert topic.held[P0].records == 5
+    assert topic.held[P0].copies == 5
     assert topic.keep(part(P0, b"new"), closed=set()) == []
     assert topic.move(P0) + topic.move(P0) == [*large[4:], b"new"]
 
@@ -157,7 +157,7 @@ def test_no_more_batches_are_moved_at_once_than_is_said() -> None:
         topic.keep(part(P0, b"%d" % number), part(P1, b"%d" % number), closed={P0, P1})
     assert topic.move(P0, P1) == [b"0", b"0", b"1", b"1"]
     assert topic.move(P0, P1) == [b"2", b"2", b"3", b"3"]
-    assert {place: of.records for place, of in topic.held.items()} == {P0: 2, P1: 2}
+    assert {place: of.copies for place, of in topic.held.items()} == {P0: 2, P1: 2}
 
 
 def test_what_lies_far_from_the_first_copy_is_read_by_later_transactions() -> None:

@@ -159,8 +159,8 @@ def taken_batches(
             batch = as_first_copies(place, batch, progress.epochs.newest.signing_key)
         parts.append(Part(*place, batch, None, is_whole=True))
         moved_keys.append(key)
-        left[place] = Held(record.offset + 1, left[place].records - batch.count)
-        if left[place].records <= 0:
+        left[place] = Held(record.offset + 1, left[place].copies - batch.count)
+        if left[place].copies <= 0:
             del left[place]
         size += len(batch.body)
         if not left or size >= bounds.size or len(parts) >= bounds.batches:
@@ -202,7 +202,7 @@ def _of_first_copy(place: Place, headers: Sequence[Header]) -> list[Header]:
 
 def _above(held: Held, offset: int) -> Held:
     """None of these copies is below the offset: the next transaction reads from there."""
-    return Held(max(held.start_offset, offset), held.records)
+    return Held(max(held.start_offset, offset), held.copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def split(
         before = waits.get(place) or Held(end(), 0)
         value = value_of(part.batch, topic_ids.get(place[0]))
         records.append(single(key_of(place, before), value))
-        waits[place] = Held(before.start_offset, before.records + part.batch.count)
+        waits[place] = Held(before.start_offset, before.copies + part.batch.count)
     return Split(now, records, waits)
 
 
