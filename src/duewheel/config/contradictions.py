@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from duewheel.config.credentials import SECRET_FILES, credential_problems
 from duewheel.config.durations import duration_text as shown
 from duewheel.config.keys_and_defaults import ServeSection, TimerSection, client_defaults
-from duewheel.config.topic_contradictions import nearest, topic_problems
+from duewheel.config.nearest_name import nearest
+from duewheel.config.topic_contradictions import topic_problems
 from duewheel.config.values import as_millis
 from duewheel.wheel.slots import DELAY_MS_MAX
 

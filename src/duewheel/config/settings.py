@@ -40,6 +40,7 @@ from duewheel.config.keys_and_defaults import (
     TimerSection,
     as_text,
 )
+from duewheel.config.nearest_name import nearest
 from duewheel.config.sources import (
     DEFAULT_FILE,
     ENV_PREFIX,
@@ -48,7 +49,6 @@ from duewheel.config.sources import (
     read_environment,
     read_file,
 )
-from duewheel.config.topic_contradictions import nearest
 from duewheel.config.values import Options, as_millis, reveal
 from duewheel.errors import ConfigError, NoDataDirectory
 from duewheel.schemas.name_patterns import TimerTopics

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from duewheel.config.keys_and_defaults import TimerTopic
+from duewheel.config.nearest_name import nearest
 from duewheel.schemas.request.topic_settings import CANCEL, FIRE, KEY, NATIVE
 
 if TYPE_CHECKING:
     from duewheel.config.settings import Settings
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The suggestion for an unknown name, to end an error with; "" if none is near."""
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ from duewheel.errors import (
 )
 from duewheel.ops.changes.pending_timers import Unchangeable
 from duewheel.ops.files import Unreadable
+from duewheel.serve.service import Stopping
 
 log = structlog.get_logger(__name__)
 
@@ -58,10 +59,6 @@ class ProblemDetails(BaseModel):
 def problem(status: int, description: str) -> Responses:
     """Describes the response of an error."""
     return {status: {"model": ProblemDetails, "description": description}}
-
-
-class Stopping(DuewheelError):
-    """The server stops, and has written nothing for this request."""
 
 
 class Problem(JSONResponse):

@@ -31,7 +31,6 @@ from duewheel.errors import CorruptFile, DuewheelError, RecoveryPending, Unackno
 from duewheel.ops.changes.producers import KeptProducers
 from duewheel.ops.files import files_identity
 from duewheel.ops.timers.histogram import PendingView
-from duewheel.serve.problems import Stopping
 from duewheel.threads import beside
 
 log = structlog.get_logger(__name__)
@@ -42,6 +41,10 @@ T = TypeVar("T")
 READS_MAX = 4  # at a time
 KAFKA_MAX = 8  # changes
 KAFKA_READS_MAX = 4
+
+
+class Stopping(DuewheelError):
+    """The server stops, and has written nothing for this request."""
 
 
 class Service:

@@ -17,8 +17,8 @@ from duewheel.client.futures import AcknowledgedRecord
 from duewheel.client.handle import RecallHandle
 from duewheel.client.request_headers import timer_headers
 from duewheel.clock import SystemClock
+from duewheel.config.nearest_name import nearest
 from duewheel.config.settings import Settings
-from duewheel.config.topic_contradictions import nearest
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError
 from duewheel.ops.changes.acceptance import require_accepted

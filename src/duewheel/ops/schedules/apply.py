@@ -19,8 +19,8 @@ from duewheel.api.schedules import FieldDifference, NewSchedule, ScheduleDiffere
 from duewheel.clock import SystemClock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import utc_text
+from duewheel.config.nearest_name import nearest
 from duewheel.config.settings import Settings
-from duewheel.config.topic_contradictions import nearest
 from duewheel.errors import ConfigError
 from duewheel.ops.changes.producers import KeptProducers, producer_of
 from duewheel.ops.changes.requests import timer_topic_of
