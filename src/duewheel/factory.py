@@ -1,4 +1,7 @@
-"""Builds parts from settings: the one module that maps settings to parts."""
+"""Builds from the settings of a shard the parts that know no settings, such as wheel's.
+
+kafka/shard_settings.py derives its partitions, transactional id and time limits.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""How a fact of a shard is declared: once, on its field of a view (shard.py).
+"""How a fact of a shard is declared: once, on its field of a view (shard.py, timers.py).
 
-The field has name, type and unit (`_ms`, `_bytes`), and runtime/shard_facts.py a property of this
-name that measures it. The declaration adds the rest: JSON, the API's description, metrics,
-conditions, `duewheel status` and docs/metrics.md are made from it.
+The field has name, type and unit (`_ms`, `_bytes`). A property of the same name measures it: in
+runtime/shard_facts.py, in configured_facts.py if it needs settings, or in the part that the view
+describes. The declaration adds the rest: JSON, the API's description, metrics, conditions,
+`duewheel status` and docs/metrics.md are made from it.
 
 Sentences and phrases have fields of the view in braces, and in a table `key` and `value` of its
-entry. {behind_ms:about} is a duration, {copies_held:copy waits|copies wait} a count.
+entry. {behind_ms:about} is a duration, {floor_ms:instant} an instant,
+{copies_held:copy waits|copies wait} a count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Instants: epoch milliseconds, ISO-8601 with a zone; the one place that rounds them."""
+"""Instants given one by one, as epoch milliseconds or ISO-8601 with a zone, are rounded up here.
+
+schemas/request/header_values.py does the same with columns of header values.
+"""
 
 from __future__ import annotations
 

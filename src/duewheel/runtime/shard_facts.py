@@ -1,8 +1,9 @@
-"""The facts of a shard, each computed here alone, from the files of its data directory at one
-moment. The properties have the names of api/shard.py, which declares them.
+"""The facts of a shard that its data directory alone gives, each computed here alone; those that
+need settings, too, are in configured_facts.py. The properties have the names of api/shard.py, which
+declares them.
 
-Times are milliseconds, and none is below 0 if a clock was set back; instants are epoch ms by this
-host's clock.
+Ages are milliseconds up to one moment, `now_ms`, and none is below 0 if a clock was set back;
+instants are epoch ms by this host's clock. The files may change between the reads of two facts.
 
 Invariant: this module and all that it imports are light, because `duewheel health` runs every few
 seconds: no dataclasses, whose import and classes would cost a quarter of it
@@ -127,7 +128,7 @@ def _end_of(pause: PauseRecord) -> str:
 
 
 class ShardFacts:
-    """See the module's head."""
+    """The facts of both processes, and of the shard."""
 
     def __init__(self, state: State, now_ms: int, count: Callable[[], int] | None = None) -> None:
         """`state` stays open meanwhile; `now_ms` is the moment; `count` counts the timers in the
