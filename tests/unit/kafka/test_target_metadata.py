@@ -28,9 +28,11 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.limits import PublisherLimits
-from duewheel.kafka.targets.catalog import LOOKUPS_MAX, SentBatch, TargetCatalog
+from duewheel.kafka.targets.catalog import LOOKUPS_MAX, TargetCatalog
 from duewheel.schemas.columns import binary
-from duewheel.wheel.encoded import Reason, Target
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
+from duewheel.schemas.wire.record_batch import Batch
+from duewheel.wheel.encoded import Part, Reason, Target
 
 
 def partition(number: int, leader: int = 1, replicas: int = 3, in_sync: int = 3) -> dict[str, Any]:
@@ -142,6 +144,10 @@ def test_what_is_missing_or_not_allowed_is_refused_and_not_waited_for() -> None:
         look_up(catalog(), cluster, "new")
 
 
+def sent(partition: int, size: int, source: bytes | None = None) -> Part:
+    return Part("t", partition, Batch(memoryview(bytes(size - HEADER_BYTES)), 1), source)
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -154,17 +160,16 @@ def test_what_is_missing_or_not_allowed_is_refused_and_not_waited_for() -> None:
 def test_any_error_of_a_partition_is_a_verdict(error: Exception) -> None:
     """On the partition alone, whether anybody expected it or not: its timers are parked."""
     cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
-    assert not asked.note_refusal(SentBatch("t", 1, 500, None), error, alone=False)
-    assert asked.note_refusal(SentBatch("t", 1, 500, None), error, alone=True)
+    assert not asked.note_refusal(sent(1, 500), error, alone=False)
+    assert asked.note_refusal(sent(1, 500), error, alone=True)
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
 
 
 def test_a_failure_while_others_were_taken_is_held_against_the_partition() -> None:
     cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
-    sent = SentBatch("t", 1, 500, None)
-    assert not asked.note_refusal(sent, KafkaTimeoutError("expired"), alone=False)
+    assert not asked.note_refusal(sent(1, 500), KafkaTimeoutError("expired"), alone=False)
     assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
-    assert asked.note_refusal(sent, NotEnoughReplicasError("19"), alone=True)
+    assert asked.note_refusal(sent(1, 500), NotEnoughReplicasError("19"), alone=True)
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
     assert asked.recall(["t"])["t"].unavailable == {1}
     asked.settle(rows(["t"], [1]), [("t", 1)])
@@ -175,7 +180,7 @@ def test_a_refusal_of_a_batch_that_cannot_be_divided_is_a_verdict_on_its_partiti
     cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
     known = look_up(asked, cluster, "t")["t"]
     size = asked.batch_bytes("t", known)
-    batch = SentBatch("t", 1, 500, None, is_whole=True)
+    batch = replace(sent(1, 500), is_whole=True)
     assert not asked.note_refusal(batch, KafkaTimeoutError("expired"), alone=False)
     assert asked.note_refusal(batch, RecordListTooLargeError("18"), alone=False)
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
@@ -189,16 +194,14 @@ def test_refusals_narrow_down_to_the_bad_record() -> None:
     )
     target = Target(1, 90_000)
     error = InvalidRecordError("bad")
-    assert not catalog.note_refusal(
-        SentBatch("t", 0, 8_000, None), NotLeaderForPartitionError("moved")
-    )
+    assert not catalog.note_refusal(sent(0, 8_000), NotLeaderForPartitionError("moved"))
     sizes = []
     while (size := catalog.batch_bytes("t", target)) > 100:
         sizes.append(size)
-        assert catalog.note_refusal(SentBatch("t", 0, size, None), error)
+        assert catalog.note_refusal(sent(0, size), error)
     assert sizes == [8_000, 4_000, 2_000, 1_000, 500, 250, 125]
     assert catalog.batch_bytes("other", target) == 8_000
-    assert catalog.note_refusal(SentBatch("t", 0, 60, b"orders.delayed-0@7"), error)
+    assert catalog.note_refusal(sent(0, 100, b"orders.delayed-0@7"), error)
     catalog.settle(rows(["t", "t"], [0, 0]), [])
     assert catalog.refused == {b"orders.delayed-0@7"}
     catalog.settle(replace(rows(["t"], [0]), source=binary([b"orders.delayed-0@7"])), [])

@@ -31,11 +31,11 @@ from duewheel.kafka.ledger.transactional_producer import (
 )
 from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.log.newest import newest_record
-from duewheel.kafka.targets.catalog import SentBatch, TargetCatalog
+from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, encode, single
-from duewheel.wheel.encoded import Target
+from duewheel.wheel.encoded import Part, Target
 from duewheel.wheel.ledger import CommitOutcome, Ledger, PositionRecord
 
 P = TypeVar("P", bound=PositionRecord)
@@ -178,12 +178,13 @@ class CommandLedger(Generic[P]):
                 # Kafka would block the transactional id, and with it the command for every topic.
                 why = f"topic {topic!r} takes no writes: {target.closed_by}"
                 raise KafkaUnavailable(f"{self._command}: {why}")
-        batches, sent = self._batches(records, targets)
+        parts = self._parts(records, targets)
+        batches = [(Place(part.topic, part.partition), part.batch) for part in parts]
         # In the same transaction: a kill would skip records if it were written before them, and
         # repeat some if it were written after them.
         batches.append((self._place, single(self._key, position.encode())))
         deadline = preparation_deadline(self._limits.publish_deadline_s, len(targets))
-        note = partial(self._note_refusals, sent)
+        note = partial(self._note_refusals, parts)
         try:
             self._producer.warm_metadata(targets, deadline)
             now_ms = self._clock.now_ms()
@@ -194,33 +195,26 @@ class CommandLedger(Generic[P]):
             reason = f"{self._command}: {self._client.explain(error)}"
             raise doubt_of(error, f"{reason}: run it again, nothing is doubled") from None
 
-    def _note_refusals(
-        self, sent: Sequence[SentBatch], outcomes: Sequence[internals.Outcome]
-    ) -> None:
+    def _note_refusals(self, parts: Sequence[Part], outcomes: Sequence[internals.Outcome]) -> None:
         is_noted = [
-            self.catalog.note_refusal(batch, outcome.error)
-            for batch, outcome in zip(sent, outcomes, strict=False)  # the position is last
+            self.catalog.note_refusal(part, outcome.error)
+            for part, outcome in zip(parts, outcomes, strict=False)  # the position is last
             if outcome.failed_itself and outcome.error is not None
         ]
         self._refusals += any(is_noted)
 
-    def _batches(
-        self, records: Sequence[NewRecord], targets: Mapping[str, Target]
-    ) -> tuple[list[tuple[Place, Batch]], list[SentBatch]]:
+    def _parts(self, records: Sequence[NewRecord], targets: Mapping[str, Target]) -> list[Part]:
         groups: dict[Place, list[NewRecord]] = {}
         for record in records:
             groups.setdefault(Place(record.topic, record.partition), []).append(record)
-        batches, sent = [], []
-        for place, group in groups.items():
-            topic, number = place
+        parts = []
+        for (topic, number), group in groups.items():
             bytes_max = self.catalog.batch_bytes(topic, targets[topic])
-            for part in _cut(group, bytes_max - HEADER_BYTES):
-                body = b"".join(record.encode(n) for n, record in enumerate(part))
-                batches.append((place, Batch(memoryview(body), len(part))))
-                alone = part[0].name if len(part) == 1 else None
-                size = HEADER_BYTES + len(body)
-                sent.append(SentBatch(topic, number, size, alone))
-        return batches, sent
+            for some in _cut(group, bytes_max - HEADER_BYTES):
+                body = b"".join(record.encode(n) for n, record in enumerate(some))
+                alone = some[0].name if len(some) == 1 else None
+                parts.append(Part(topic, number, Batch(memoryview(body), len(some)), alone))
+        return parts
 
 
 def _cut(records: Sequence[NewRecord], bytes_max: int) -> list[list[NewRecord]]:

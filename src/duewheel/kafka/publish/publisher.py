@@ -71,10 +71,9 @@ from duewheel.kafka.progress.state_topic import broker_now_ms, place_of
 from duewheel.kafka.publish.attempt import AttemptMaker, PublishAttempt
 from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
-from duewheel.kafka.targets.catalog import NO_VERDICT, SentBatch, TargetCatalog
+from duewheel.kafka.targets.catalog import NO_VERDICT, TargetCatalog
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.batches import TopicPartition as Place
-from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.wheel.dequeue.encoder import Encoder
 from duewheel.wheel.dequeue.receipt_rows import NO_RECEIPTS, Receipts
 from duewheel.wheel.encoded import Aside, Part, Target
@@ -387,8 +386,6 @@ class KafkaPublisher:
             error = outcome.error
             if error is None or not outcome.failed_itself:
                 continue
-            size = HEADER_BYTES + part.batch.plain_bytes
-            sent = SentBatch(part.topic, part.partition, size, part.source, part.is_whole)
             was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
             alone = progress.error is None or was_aborted
-            self._catalog.note_refusal(sent, error, alone=alone)
+            self._catalog.note_refusal(part, error, alone=alone)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from kafka import KafkaAdminClient
@@ -53,7 +53,8 @@ from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTIN
 from duewheel.kafka.topics.transaction_settings import unsurvivable
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
-from duewheel.wheel.encoded import Reason, Target
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
+from duewheel.wheel.encoded import Part, Reason, Target
 
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 # Refusals of a batch's content. A refused timestamp is not one: a clock is wrong, not the record.
@@ -79,22 +80,6 @@ _SETTINGS = (
 # Also for names that no topic can have, without a request: over a name of more than 32 KiB a broker
 # drops the connection instead of refusing it.
 _NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
-
-
-@dataclass(frozen=True, slots=True)
-class SentBatch:
-    """A batch as it was sent, to interpret a refusal.
-
-    Attributes:
-        source: TIMER_SOURCE of its record if it holds one only, else None.
-        is_whole: it cannot be divided: a refusal means that its partition takes no writes for now.
-    """
-
-    topic: str
-    partition: int
-    size: int  # bytes, header included
-    source: bytes | None
-    is_whole: bool = False
 
 
 class TargetCatalog:
@@ -210,7 +195,7 @@ class TargetCatalog:
         """How large to make this topic's batches, in bytes."""
         return min(self._smaller.get(topic) or self._limits.batch_bytes, target.batch_bytes_max)
 
-    def note_refusal(self, batch: SentBatch, error: Exception, *, alone: bool = False) -> bool:
+    def note_refusal(self, sent: Part, error: Exception, *, alone: bool = False) -> bool:
         """Adapt to a refused batch; False if the error does not concern the batch.
 
         Args:
@@ -218,18 +203,18 @@ class TargetCatalog:
             alone: whether only this partition failed; if the progress record failed by itself, too,
                 the whole cluster may be down.
         """
-        is_refusal = isinstance(error, _REFUSALS)
-        if batch.is_whole or not is_refusal:
+        is_refusal, size = isinstance(error, _REFUSALS), HEADER_BYTES + sent.batch.plain_bytes
+        if sent.is_whole or not is_refusal:
             if not (alone or is_refusal):
                 return False
-            self.mark_unavailable((batch.topic, batch.partition), type(error).__name__)
-        elif batch.source is None:
-            self._smaller.put(batch.topic, batch.size // 2, self._limits.target_age_s)
+            self.mark_unavailable((sent.topic, sent.partition), type(error).__name__)
+        elif sent.source is None:
+            self._smaller.put(sent.topic, size // 2, self._limits.target_age_s)
         elif isinstance(error, _TOO_LARGE):
-            self._record_limit.put(batch.topic, batch.size - 1, self._limits.target_age_s)
-            self._cache.pop(batch.topic)
+            self._record_limit.put(sent.topic, size - 1, self._limits.target_age_s)
+            self._cache.pop(sent.topic)
         else:
-            self.refused |= {batch.source}
+            self.refused |= {sent.source}
         return True
 
     def mark_unavailable(self, partition: TopicPartition, why: str) -> None:
