@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
+from contextlib import suppress
 
 import numpy as np
 from prometheus_client.core import Metric
@@ -13,8 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.ops.shard.metrics import shard_families
+from duewheel.errors import DuewheelError
 from duewheel.osutil.metrics_server import counters, histogram
+from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 
 _NO_OPERATION = "none"
@@ -80,10 +81,10 @@ class ServeMetrics:
     """The families of the process: its requests, and the shard's once it has files."""
 
     def __init__(self, settings: Settings, clock: Clock, statistics: RequestStatistics) -> None:
-        self._statistics = statistics
-        self._shard = partial(shard_families, settings, clock)
+        self._statistics, self._shard = statistics, ShardMetrics(settings, clock)
 
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""
         yield from self._statistics.families()
-        yield from self._shard()
+        with suppress(OSError, DuewheelError):  # not_ready_reasons says why
+            yield from self._shard.families()

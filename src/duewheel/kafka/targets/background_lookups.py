@@ -26,12 +26,7 @@ Answers = dict[str, Target]
 
 
 class BackgroundLookups:
-    """The names that wait, and the request that runs. Not thread-safe: see the module's head.
-
-    Example:
-        lookups.add(["orders"], describe)   # starts a thread
-        lookups.take()                      # {} until it has ended
-    """
+    """The names that wait, and the request that runs. Not thread-safe: see the module's head."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, None] = {}

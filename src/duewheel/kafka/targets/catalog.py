@@ -257,13 +257,12 @@ class TargetCatalog:
         the limits that refusals have shown.
         """
         bounds = [int(config[name]) for name in _BATCH_BOUNDS if name in config]
-        limit = min(bounds, default=self._limits.batch_bytes_max)
+        bounds.append(self._record_limit.get(topic.name) or self._limits.batch_bytes_max)
         closed_by = "=".join(unsurvivable(config) or ())
         in_sync_min = int(config.get("min.insync.replicas", 1))
-        record_bytes_max = self._record_limit.get(topic.name) or self._limits.batch_bytes_max
         return replace(
             target,
-            batch_bytes_max=min(limit, record_bytes_max, self._limits.batch_bytes_max),
+            batch_bytes_max=min(*bounds, self._limits.batch_bytes_max),
             key_required="compact" in config.get("cleanup.policy", ""),
             unavailable=frozenset(
                 each.number
