@@ -36,6 +36,7 @@ from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, Transac
 from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals, transactional_producer
+from duewheel.kafka.log import newest
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.progress.state_topic import place_of
@@ -156,13 +157,19 @@ def test_order_within_partitions_and_choice_of_partition(
 
 
 def test_progress_is_read_back(
-    broker: SharedBroker, names: Names, make: Make, admin: KafkaAdminClient
+    broker: SharedBroker,
+    names: Names,
+    make: Make,
+    admin: KafkaAdminClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
 
     def in_short_steps(shard: int) -> int | None:
         place, key, deadline = place_of(names.state, shard), record_key(shard), Deadline(30)
-        found = newest_record(client, place, key, deadline, search_steps=(4, 40))
+        with monkeypatch.context() as short:
+            short.setattr(newest, "SEARCH_STEPS", (4, 40))
+            found = newest_record(client, place, key, deadline)
         assert found is not None
         return slot_of(Progress.decode(found.value))
 

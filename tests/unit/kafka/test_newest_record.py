@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pytest
+
 from duewheel.checkpoints.held_copies import HELD_PREFIX
 from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.log import newest
 from duewheel.kafka.log.newest import NewestRecord, newest_in, search
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
 
 PLACE = ("state", 0)
 Ranges = Mapping[tuple[str, int], tuple[int, int]]
+
+
+@pytest.fixture(autouse=True)
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "SEARCH_STEPS", (2, 4))
 
 
 class FakeLog(LogReader):
@@ -30,7 +38,7 @@ class FakeLog(LogReader):
 
 
 def found(log: FakeLog, key: bytes, end: int, start: int = 0) -> dict[bytes, NewestRecord]:
-    return search(log, PLACE, key, (start, end), (2, 4))
+    return search(log, PLACE, key, (start, end))
 
 
 def test_most_searches_read_the_end_alone() -> None:

@@ -12,7 +12,7 @@ deadline bounds the time without headway. Records beyond the end are not read, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from duewheel.checkpoints.held_copies import HELD_PREFIX
@@ -35,29 +35,20 @@ class NewestRecord(NamedTuple):
 
 
 def newest_record(
-    settings: ClientSettings,
-    place: TopicPartition,
-    key: bytes,
-    deadline: Deadline,
-    *,
-    past_open: bool = True,
-    search_steps: Sequence[int] = SEARCH_STEPS,
+    settings: ClientSettings, place: TopicPartition, key: bytes, deadline: Deadline
 ) -> NewestRecord | None:
-    """Reads the newest committed record with this key; None before the first.
-
-    Args:
-        deadline: as long as reading makes headway it is renewed.
-        past_open: wait for open transactions, which may hold a newer one.
+    """Reads the newest committed record with this key, and waits for open transactions, which may
+    hold a newer one; None before the first. While reading makes headway the deadline is renewed.
     """
     with LogReader(settings, [place[0]], deadline=deadline) as reader:
-        return newest_of(reader, place, key, past_open=past_open, steps=search_steps).get(key)
+        return newest_of(reader, place, key, past_open=True).get(key)
 
 
 def newest_records(
     settings: ClientSettings, topic: str, deadline: Deadline, *, past_open: bool = True
 ) -> dict[bytes, NewestRecord]:
-    """The newest committed record of every key, as `newest_record`; each key is in one partition.
-    Reads the whole topic: slow.
+    """The newest committed record of every key; each key is in one partition. With `past_open` it
+    waits as `newest_record`. Reads the whole topic: slow.
 
     Raises:
         ConfigError: there is no such topic.
@@ -68,32 +59,24 @@ def newest_records(
 
 
 def newest_of(
-    reader: LogReader,
-    place: TopicPartition,
-    key: bytes,
-    *,
-    past_open: bool = True,
-    steps: Sequence[int] = SEARCH_STEPS,
+    reader: LogReader, place: TopicPartition, key: bytes, *, past_open: bool
 ) -> dict[bytes, NewestRecord]:
-    """As `newest_record`, with the newest records of other keys that were read meanwhile; empty
-    without one of this key.
+    """The newest committed record of a key, with those of other keys that were read meanwhile;
+    empty without one of this key. With `past_open` it waits as `newest_record`.
     """
     # An end from before `init_transactions` could be below the newest record: a shard would deliver
     # again all that came after the one that is found.
     bounds = reader.bounds(partitions=[place], committed=not past_open)
-    return search(reader, place, key, bounds[place], steps)
+    return search(reader, place, key, bounds[place])
 
 
 def search(
-    reader: LogReader,
-    place: TopicPartition,
-    key: bytes,
-    bounds: tuple[int, int],
-    steps: Sequence[int] = SEARCH_STEPS,
+    reader: LogReader, place: TopicPartition, key: bytes, bounds: tuple[int, int]
 ) -> dict[bytes, NewestRecord]:
     """As `newest_of`, between the log's start and an end that were read before."""
-    for first in _starts(*bounds, steps):
-        newest = newest_in(reader, {place: (first, bounds[1])})
+    start, end = bounds
+    for first in (*(end - step for step in SEARCH_STEPS if end - step > start), start):
+        newest = newest_in(reader, {place: (first, end)})
         if key in newest:
             return newest
     return {}
@@ -110,10 +93,3 @@ def newest_in(
         # Held copies are as large as messages, and there may be thousands: no search wants one.
         if record.key is not None and not record.key.startswith(HELD_PREFIX)
     }
-
-
-def _starts(start: int, end: int, steps: Sequence[int]) -> Iterator[int]:
-    for step in steps:
-        if end - step > start:
-            yield end - step
-    yield start
