@@ -38,10 +38,6 @@ def not_through(client: ClientSettings, error: DuewheelError, last_error: str) -
         remedy = "correct [kafka.client]"
         return Diagnosis("kafka_refuses", "error", client.address, str(error), remedy)
     last = f"; last log line: {client.redacted(last_error)}" if last_error else ""
-    return Diagnosis(
-        "kafka_refuses",
-        "error",
-        client.address,
-        f"takes connections, but accepts no client: {error}{last}",
-        "the log of the brokers has the reason",
-    )
+    found = f"takes connections, but accepts no client: {error}{last}"
+    remedy = "the log of the brokers has the reason"
+    return Diagnosis("kafka_refuses", "error", client.address, found, remedy)

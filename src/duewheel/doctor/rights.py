@@ -56,9 +56,8 @@ def check(topic: Topic, needed: Needed, address: str, principal: str) -> Iterato
     grant = partial(acl_command, address, principal, resource=f"--topic {topic.name}")
     vital, useful = needed
     if topic.exists and topic.rights is None:
-        yield Diagnosis(
-            code, "ok", subject, "the broker does not list rights: none is missing so far"
-        )
+        text = "the broker does not list rights: none is missing so far"
+        yield Diagnosis(code, "ok", subject, text)
         return
     lacking = (vital | useful) - (topic.rights or set())
     lost = sorted(lacking & vital)
@@ -66,13 +65,8 @@ def check(topic: Topic, needed: Needed, address: str, principal: str) -> Iterato
         text = f"{principal} lacks {', '.join(lost)}: duewheel cannot work"
         yield Diagnosis(code, "error", subject, text, grant(lost))
     for right in sorted(lacking - vital):
-        yield Diagnosis(
-            code,
-            "warning",
-            subject,
-            f"{principal} lacks {right}: {_MISSED[right]}",
-            grant([right]),
-        )
+        text = f"{principal} lacks {right}: {_MISSED[right]}"
+        yield Diagnosis(code, "warning", subject, text, grant([right]))
     if not lacking:
         yield Diagnosis(code, "ok", subject, ", ".join(sorted(vital | useful)))
 
@@ -101,13 +95,9 @@ def _transactional_id(cluster: Cluster, principal: str, name: str) -> Diagnosis:
     try:
         text = cluster.admin.call(f"describe {subject}", describe)
     except ConfigError:
-        return Diagnosis(
-            code,
-            "error",
-            subject,
-            f"{principal} may not use it ({TransactionalIdAuthorizationFailedError.__name__})",
-            acl_command(cluster.address, principal, ["WRITE", "DESCRIBE"], all_ids),
-        )
+        text = f"{principal} may not use it ({TransactionalIdAuthorizationFailedError.__name__})"
+        remedy = acl_command(cluster.address, principal, ["WRITE", "DESCRIBE"], all_ids)
+        return Diagnosis(code, "error", subject, text, remedy)
     except KafkaUnavailable as error:
         remedy = "check its coordinator's broker; it needs Write and Describe on this id"
         return Diagnosis(code, "warning", subject, str(error), remedy)

@@ -63,10 +63,6 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
 
 def _refused(cluster: Cluster, name: str, refusal: str) -> Diagnosis:
     settings = " ".join(f"--config {each.setting}={each.value}" for each in _SETTINGS)
-    return Diagnosis(
-        "scratch_topic",
-        "warning",
-        f"topic {name}",
-        f"{refusal}: transactions and clocks are not checked",
-        f"kafka-topics.sh --bootstrap-server {cluster.address} --create --topic {name} {settings}",
-    )
+    found = f"{refusal}: transactions and clocks are not checked"
+    remedy = f"kafka-topics.sh --bootstrap-server {cluster.address} --create --topic {name}"
+    return Diagnosis("scratch_topic", "warning", f"topic {name}", found, f"{remedy} {settings}")

@@ -74,13 +74,8 @@ def _progress(cluster: Cluster) -> Iterator[Diagnosis]:
         yield Diagnosis(code, "error", subject, str(error), "duewheel recover --dry-run")
         return
     if newest is None:
-        yield Diagnosis(
-            code,
-            "warning",
-            subject,
-            "the shard has not begun: Kafka has no progress of it",
-            "duewheel init",
-        )
+        text = "the shard has not begun: Kafka has no progress of it"
+        yield Diagnosis(code, "warning", subject, text, "duewheel init")
         return
     age_s = (cluster.clock.now_ms() - newest.at_ms) / 1000
     yield Diagnosis(code, "ok", subject, f"its newest record is {age_s:.1f} s old")

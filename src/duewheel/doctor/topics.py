@@ -134,14 +134,10 @@ def survivable(topic: Topic, address: str) -> Iterator[Diagnosis]:
     found = unsurvivable(topic.config)
     if found:
         name, value = found
-        yield Diagnosis(
-            "transaction_settings",
-            "error",
-            f"topic {topic.name}",
-            f"{name} is {value}, below {SPAN_MIN_MS}: Kafka may refuse the end of a transaction "
-            "there, so its timers are parked",
-            remedy_command(address, topic.name, f"{name}=3600000"),
-        )
+        text = f"{name} is {value}, below {SPAN_MIN_MS}: Kafka may refuse the end of a transaction "
+        text += "there, so its timers are parked"
+        remedy = remedy_command(address, topic.name, f"{name}=3600000")
+        yield Diagnosis("transaction_settings", "error", f"topic {topic.name}", text, remedy)
 
 
 def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Iterator[Diagnosis]:

@@ -297,13 +297,8 @@ class IngestRun:
         """The metrics, served while the queries run."""
         settings, clock = self._settings, self._clock
         with State.open(self._directory.path) as state:
-            metrics = IngestMetrics(
-                state,
-                clock,
-                lambda: self._sink.statistics,
-                settings,
-                AuditHistory(settings.audit_dir),
-            )
+            audits, counted = AuditHistory(settings.audit_dir), lambda: self._sink.statistics
+            metrics = IngestMetrics(state, clock, counted, settings, audits)
             families = Together(metrics, ShardMetrics(settings, clock))
             with served(
                 families, settings.metrics.host, settings.metrics.ingest_port, "metrics.ingest_port"
