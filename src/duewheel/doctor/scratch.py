@@ -1,7 +1,7 @@
 """The scratch topic, where the trials write instead of in a shard's topics.
 
-Topic, transactional id and group of the trials have the name `<app.id>.doctor.<shard>`, to which
-nothing else writes; the hosts of several shards may be examined at the same time. The topic is
+Topic, transactional id and group of the trials have the name `<app.id>.doctor.<shard>`. Nothing
+else writes there, and the hosts of several shards may be examined at the same time. The topic is
 created with one partition per broker, so that each broker leads one, and is deleted afterwards.
 Without the right to create topics, an operator can create it once (the finding has the command):
 such a topic stays, and its retention deletes the records after an hour.

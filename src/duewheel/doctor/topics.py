@@ -26,7 +26,7 @@ _REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops 
 
 
 def examine(cluster: Cluster) -> Iterator[Diagnosis]:
-    """Checks the topics, then what the shard has in them (shard.py)."""
+    """Checks the topics, then the shard (shard.py)."""
     settings, own = cluster.settings, cluster.own_topics
     targets = settings.timer.named_targets
     yield from open_targets(settings.timer)

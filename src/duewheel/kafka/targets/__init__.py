@@ -1,5 +1,5 @@
 """Targets: `catalog` caches the limits of their topics, and learns from refused batches.
 
-`background_lookups` fetches what no transaction waits for; `unavailable_partitions` decides which
-partitions take no writes for now.
+`background_lookups` fetches the others beside transactions; `unavailable_partitions` decides which
+of their partitions take no writes for now.
 """

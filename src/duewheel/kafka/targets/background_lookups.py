@@ -1,7 +1,7 @@
 """Looks up names of targets in a thread, while transactions are published.
 
     the publisher's thread    owns the object: it adds names, starts requests, takes their answers
-    the lookup's thread       sends one request, and only reads what the publisher's thread changes
+    the lookup's thread       sends one request; it reads the owner's caches, and changes nothing
 
 One request runs at a time; the next one starts at the first `add` after its answers were taken. A
 request that fails, or whose client was closed, is dropped: its names are added again when rows need
@@ -56,8 +56,8 @@ class BackgroundLookups:
         self._running = None
 
 
-def for_now(known: Target | None) -> Target:
+def for_now(expired: Target | None) -> Target:
     """The target of a name that waits, by its expired entry. A missing topic may exist by now, so
     its rows wait; they become no dead letters.
     """
-    return _UNRESOLVED if known is None or known.refusal else known
+    return _UNRESOLVED if expired is None or expired.refusal else expired
