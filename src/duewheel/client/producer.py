@@ -313,7 +313,7 @@ class DelayProducer:
         ]
         return self._ask(
             f"reschedule of {timer_id!r}",
-            lambda: self._producer.send(timer_topic, value, key, request, number),
+            lambda: self._send(timer_topic, value, key, request, number),
             lambda at, answer: Rescheduled(*self._timer(timer_id, when, at), answer),
             reply=reply,
         )
@@ -400,7 +400,14 @@ class DelayProducer:
         """Writes a record into the timer topic."""
         self._require_topic(self.timer_topic)
         number = None if partition is None else self._modulo(partition, self.timer_topic)
-        return self._producer.send(self.timer_topic, value, key, headers, number, timestamp_ms)
+        return self._send(self.timer_topic, value, key, headers, number, timestamp_ms)
+
+    def _send(self, topic: str, value: Any, key: Any, *others: Any) -> FutureRecordMetadata:
+        try:
+            return self._producer.send(topic, value, key, *others)
+        except ValueError:
+            request_headers.require_message(key, value)  # a serializer may make one of None
+            raise
 
     def _require_topic(self, topic: str) -> None:
         """Refuses a timer topic that Kafka does not describe; kafka-python alone would wait for

@@ -73,6 +73,12 @@ def require_consistent(
             raise InvalidTimer("a recurring timer has no window: jitter spreads it")
 
 
+def require_message(key: object, value: object) -> None:
+    """Refuses a message that kafka-python cannot write."""
+    if key is None and value is None:
+        raise InvalidTimer("give a value, or a key: a message needs one of them")
+
+
 def users(headers: Iterable[NonNullHeader]) -> list[NonNullHeader]:
     """Checks a user's headers, which must not be requests, and drops those of a delivery."""
     given = list(headers)

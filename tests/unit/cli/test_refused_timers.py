@@ -50,6 +50,7 @@ SEND: dict[str, Any] = {
     ("given", "reason"),
     [
         ({"topic": "or ders"}, "'or ders' is no topic name"),
+        ({"value": None}, "give a value, or a key"),
         ({"topic": "bills"}, r"\(target_not_allowed\); orders.delayed is open for orders"),
         ({"topic": "duewheel.state"}, r"\(forbidden_target\)"),
         ({"topic": "orders.delayed"}, "is the timer topic itself"),

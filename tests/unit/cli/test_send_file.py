@@ -14,6 +14,7 @@ from duewheel.api.requests import TimerFields
 from duewheel.cli.file_import import opened, send_file
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 from duewheel.ops.file_import import acknowledged as send_lines
+from duewheel.ops.file_import.records import fields_of, record_of
 
 
 def sent(line: int) -> SentLine:
@@ -42,11 +43,21 @@ def test_a_line_that_is_no_text_is_refused_and_stops_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "timers.jsonl"
-    file.write_bytes(b'{"topic": "orders", "delay": "1m", "value": "\xff"}\n{"topic": 7}\n')
+    file.write_bytes(
+        b'{"topic": "orders", "delay": "1m", "value": "\xff"}\n{"topic": 7}\n'
+        b'{"topic": "orders", "delay": "1m"}\n'
+    )
     assert send_file(settings_of(tmp_path), str(file), TimerFields(), "text") == 1
     shown = capsys.readouterr()
-    assert shown.out == "0 written, 2 refused\n"
+    assert shown.out == "0 written, 3 refused\n"
     assert "line 1: " in shown.err and "line 2: " in shown.err
+    assert "line 3: give a value, or a key" in shown.err
+
+
+def test_a_named_file_refuses_the_same_timer(tmp_path: Path) -> None:
+    fields = fields_of(b'{"topic": "orders", "delay": "1m"}', TimerFields())
+    with pytest.raises(ConfigError, match="give a value, or a key"):
+        record_of(settings_of(tmp_path), fields, "line 1")
 
 
 def test_an_error_beside_the_file_is_not_the_file_s(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_a_body_with_very_many_errors_has_a_short_answer(client: TestClient) -> 
         {"delay": 7},
         {"level": 2},
         {"value_base64": "AA=="},
+        {"value": None},
         {"value": None, "value_base64": "*"},
         {"headers": [{"name": "a"}]},
         {"headers": [{"name": "TIMER_DELAY_SEC", "value": "1"}]},

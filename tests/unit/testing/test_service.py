@@ -119,6 +119,17 @@ def test_a_message_that_is_too_large_for_its_producer_is_refused(service: LocalS
     assert len(service.pending()) == 1
 
 
+def test_a_timer_without_key_and_value_is_refused(service: LocalService) -> None:
+    """kafka-python cannot write it; with a serializer that makes a value of None it can."""
+    producer = service.producer()
+    with pytest.raises(InvalidTimer, match="give a value, or a key"):
+        producer.schedule("orders", None, delay="1s")
+    with pytest.raises(InvalidTimer, match="give a value, or a key"):
+        producer.reschedule("7", topic="orders", value=None, partition=1, delay="1s")
+    service.producer(value_serializer=lambda _: b"null").schedule("orders", None, delay="1s")
+    assert len(service.pending()) == 1
+
+
 def test_a_delay_counts_from_the_brokers_time_whatever_the_producer_says(
     service: LocalService,
 ) -> None:
@@ -416,7 +427,7 @@ def test_a_serializer_of_the_program_s_is_used(service: LocalService) -> None:
     producer.reschedule(timer.handle, delay="2h").result(timeout=10)
     service.advance("2h")
     assert values(service, "orders") == [b"pay"]
-    with pytest.raises(ValueError, match="key or value"):
+    with pytest.raises(ValueError, match="a value, or a key"):
         service.producer().schedule("orders", None, delay="1h")
 
 

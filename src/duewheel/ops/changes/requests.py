@@ -15,7 +15,7 @@ from duewheel.api.requests import DueTimeFields, NamedTimers, NewTimer, Replacem
 from duewheel.client import SAME, DelayProducer, Timer
 from duewheel.client.futures import AcknowledgedRecord
 from duewheel.client.handle import RecallHandle
-from duewheel.client.request_headers import timer_headers
+from duewheel.client.request_headers import require_message, timer_headers
 from duewheel.clock import SystemClock
 from duewheel.config.nearest_name import nearest
 from duewheel.config.settings import Settings
@@ -64,6 +64,7 @@ def record_headers(settings: Settings, timer: NewTimer) -> tuple[str, list[NonNu
     """Returns a new timer's topic, and the headers of its record. Raises as `send`."""
     to = timer_topic_of(settings, timer.timer_topic)
     require_due(settings, timer)
+    require_message(timer.key_octets, timer.value_octets)
     return to, timer_headers(
         timer.topic,
         timer.due,
