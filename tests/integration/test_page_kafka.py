@@ -138,7 +138,7 @@ def test_a_schedule_is_paused_resumed_triggered_and_stopped(
             page.resize(width, height, scheme)
             assert page.run("return document.documentElement.scrollWidth") <= width
             assert page.unnamed() == []
-        page.press_until(Keys.TAB, "[data-row=yearly]")
+        page.press_until(Keys.TAB, "[data-row^=yearly]")
         page.keys(Keys.ENTER)
         page.wait_text("dialog.side .instants", "in Europe/Berlin")
         assert page.run("return document.activeElement.innerText") == "Pause"

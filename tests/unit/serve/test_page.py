@@ -106,7 +106,7 @@ def test_every_operation_that_is_called_exists(tmp_path: Path) -> None:
     app = make_app(settings_of(tmp_path), ManualClock(NOW_MS), Access())
     paths = {re.sub(r"\{\w+\}", "*", path) for path in app.openapi()["paths"]}
     text = SCRIPTS["operations.js"].replace("${ONE(handle)}", "v1/timers/*")
-    text = text.replace("${SCHEDULE(name)}", "v1/schedules/*")
+    text = text.replace("${SCHEDULE(row.name)}", "v1/schedules/*")
     called = {
         "/" + re.sub(r"\$\{[^}]*\}", "*", path)
         for path in re.findall(

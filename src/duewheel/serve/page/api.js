@@ -46,14 +46,18 @@ export function forgetToken() {
 
 /** Reads; `parameters` that are null or empty are left out. */
 export async function read(path, parameters = {}, options = {}) {
-  const given = Object.entries(parameters).filter(([, value]) => (value ?? "") !== "");
-  const query = new URLSearchParams(given).toString();
-  return request("GET", query ? `${path}?${query}` : path, { limitMs: READ_MS, ...options });
+  return request("GET", url(path, parameters), { limitMs: READ_MS, ...options });
 }
 
-/** Changes something. */
-export async function change(method, path, body = null) {
-  return request(method, path, { limitMs: CHANGE_MS, body });
+/** Changes something; `parameters` as of `read`. */
+export async function change(method, path, body = null, parameters = {}) {
+  return request(method, url(path, parameters), { limitMs: CHANGE_MS, body });
+}
+
+function url(path, parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => (value ?? "") !== "");
+  const query = new URLSearchParams(given).toString();
+  return query ? `${path}?${query}` : path;
 }
 
 async function request(method, path, options) {

@@ -4,6 +4,7 @@ import { change, read } from "./api.js";
 
 const ONE = (handle) => `v1/timers/${encodeURIComponent(handle)}`;
 const SCHEDULE = (name) => `v1/schedules/${encodeURIComponent(name)}`;
+const OF = ({ timer_topic: topic }) => ({ timer_topic: topic }); // a name belongs to its timer topic
 const BACKGROUND = { background: true };
 
 // ---- reads; the first three are repeated, and never ask for a token by themselves ---------------
@@ -26,7 +27,7 @@ export const oneTimer = (handle) => read(ONE(handle));
 export const deadLetters = (code, page) => read("v1/dead-letters", { code, page, limit: 100 });
 export const deadLetter = (partition, offset) => read(`v1/dead-letters/${partition}/${offset}`);
 export const schedules = () => read("v1/schedules");
-export const nextInstants = (name) => read(`${SCHEDULE(name)}/next`);
+export const nextInstants = (row) => read(`${SCHEDULE(row.name)}/next`, OF(row));
 
 export const receipts = (wanted, page) => read("v1/receipts", { ...wanted, page, limit: 100 });
 
@@ -42,9 +43,12 @@ export const cancelAll = (filter, atMost, dryRun) =>
   change("POST", "v1/cancel", { filter, at_most: atMost, dry_run: dryRun });
 export const replay = (wanted, dryRun) =>
   change("POST", "v1/dead-letters/replay", { ...wanted, dry_run: dryRun });
-export const pauseSchedule = (name, note) => change("POST", `${SCHEDULE(name)}/pause`, { note });
-export const resumeSchedule = (name) => change("POST", `${SCHEDULE(name)}/resume`);
-export const triggerSchedule = (name) => change("POST", `${SCHEDULE(name)}/trigger`);
-export const stopSchedule = (name) => change("DELETE", SCHEDULE(name));
+export const pauseSchedule = (row, note) =>
+  change("POST", `${SCHEDULE(row.name)}/pause`, { note }, OF(row));
+export const resumeSchedule = (row) =>
+  change("POST", `${SCHEDULE(row.name)}/resume`, null, OF(row));
+export const triggerSchedule = (row) =>
+  change("POST", `${SCHEDULE(row.name)}/trigger`, null, OF(row));
+export const stopSchedule = (row) => change("DELETE", SCHEDULE(row.name), null, OF(row));
 export const pause = (process) => change("POST", `v1/pause/${process}`);
 export const resume = (process) => change("POST", `v1/resume/${process}`);

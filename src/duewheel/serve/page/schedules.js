@@ -59,10 +59,10 @@ export function schedulesView(section) {
     title: "Schedules",
     one: "schedule",
     order: `; times in ${zone()}`,
-    heads: ["Schedule", "State", "Fires", "Target", "Next"],
+    heads: ["Schedule", "State", "Fires", "Timer topic", "Target", "Next"],
     begin: () => pages("schedules", schedules),
     cells: cellsOf,
-    key: ({ name }) => name,
+    key: ({ name, timer_topic: topic }) => `${name} ${topic}`,
     open: (row) => openSchedule(row, () => view.load(true)),
     empty: () => "There are no schedules: duewheel schedule set makes one.",
   });
@@ -71,7 +71,7 @@ export function schedulesView(section) {
 
 function cellsOf(row) {
   const next = or(row.next_due_ms, moment, muted("none"));
-  return [row.name, stateOf(row), firesOf(row), code(row.target), next];
+  return [row.name, stateOf(row), firesOf(row), code(row.timer_topic), code(row.target), next];
 }
 
 /** When a schedule fires, in its own words. */
@@ -123,7 +123,7 @@ function showSchedule(dialog, schedule, parts) {
   } else {
     fill(
       parts.instants,
-      () => nextInstants(schedule.name),
+      () => nextInstants(schedule),
       (found) => instantsOf(found, schedule),
     );
   }
@@ -137,7 +137,7 @@ async function changeSchedule({ call, action, grave, says, asks, done }, dialog,
     parts.result,
     { title: `${action}: ${name}?`, says, action, grave, fields },
     async () => {
-      const found = await call(name, why?.value ?? "");
+      const found = await call(schedule, why?.value ?? "");
       if (call === triggerSchedule) {
         return `${name} ${done}.`;
       }
