@@ -127,9 +127,12 @@ def test_any_body_of_a_schedule(
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(body).encode())
     made: list[ScheduleRecord] = []
 
-    def put(_: Settings, name: str, new: NewSchedule, wait_s: float, __: Any) -> ScheduleSummary:
+    def put(
+        _: Settings, name: str, new: NewSchedule, wait_s: float, __: Any, *, may_add: bool
+    ) -> ScheduleSummary:
+        assert not may_add
         assert 0 <= wait_s <= 30
-        made.append(requested(settings, name, new, None))
+        made.append(requested(settings, name, new))
         return made[0].summary()
 
     with pytest.MonkeyPatch.context() as patch:

@@ -22,6 +22,7 @@ from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.service import Service
 from duewheel.testing import ManualClock
+from duewheel.testing.service import LocalService
 
 TOKEN = "t" * 32
 READ_TOKEN = "r" * 32
@@ -136,3 +137,16 @@ def served(
 def bearer(token: str) -> dict[str, str]:
     """The header of a token."""
     return {"Authorization": f"Bearer {token}"}
+
+
+class KitProducers(KeptProducers):
+    """Yields the producers of the service in this process."""
+
+    def __init__(self, settings: Settings, service: LocalService) -> None:
+        super().__init__(settings)
+        self._service = service
+
+    @contextmanager
+    def using(self, timer_topic: str) -> Iterator[DelayProducer]:
+        yield self._service.producer(timer_topic)
+        self._service.pending()  # ingest takes it

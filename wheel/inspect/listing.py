@@ -78,6 +78,7 @@ class PendingTimer:
     place: str  # "slot-position": `Filter.after` of the next page
     key_value: bytes = field(repr=False)  # as in schemas/batches.py, like `encoded_headers`
     encoded_headers: bytes = field(repr=False)
+    header_count: int
 
     @property
     def value(self) -> bytes | None:
@@ -332,6 +333,7 @@ def _timers(
             place=f"{slot[row]}-{position[row]}",
             key_value=key_value,
             encoded_headers=messages.headers[row].as_py(),
+            header_count=int(prefix["header_count"]),
         )
 
 

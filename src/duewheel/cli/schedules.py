@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -17,8 +20,11 @@ from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
+from duewheel.errors import NoSuchSchedule
 
 _WAIT_S = 10.0
+
+T = TypeVar("T")
 
 
 @click.group(cls=CommandGroup)
@@ -27,12 +33,16 @@ def schedule() -> None:
 
 
 def _with_name(command: Command) -> Command:
-    command = click.option("--no-wait", is_flag=True, help="do not wait for ingest")(command)
-    return click.argument("name")(command)
+    return click.argument("name")(with_fields(NewSchedule, "timer_topic")(command))
+
+
+def _with_wait(command: Command) -> Command:
+    return click.option("--no-wait", is_flag=True, help="do not wait for ingest")(command)
 
 
 @schedule.command("set")
-@_with_name
+@click.argument("name")
+@_with_wait
 @with_fields(
     NewSchedule,
     *("cron", "zone", "every", "missed", "starts", "ends", "jitter"),
@@ -49,9 +59,14 @@ def set_(settings: Settings, name: str, new: NewSchedule, *, no_wait: bool, outp
 
     Exit code 1: ingest has not taken it within 10 s; it is written, and takes effect then.
     """
-    from duewheel.ops.schedules.changes import put
+    from duewheel.ops.schedules import changes, listing
 
-    return _applied(settings, put(settings, name, new, _wait_s(no_wait)), output, no_wait=no_wait)
+    put = partial(changes.put, settings, name, new, _wait_s(no_wait))
+    try:
+        row = listing.patiently(partial(put, may_add=False), listing.READ_PAUSES_S)
+    except NoSuchSchedule:
+        row = put()
+    return _applied(settings, row, output, no_wait=no_wait)
 
 
 @schedule.command("list")
@@ -69,13 +84,14 @@ def list_(settings: Settings, output: str) -> None:
 
 
 @schedule.command("next")
-@click.argument("name")
+@_with_name
 @with_result()
-def next_(settings: Settings, name: str, output: str) -> None:
+def next_(settings: Settings, name: str, timer_topic: str | None, output: str) -> None:
     """Show the next ten instants of a schedule, in UTC and in its zone."""
-    from duewheel.ops.schedules.listing import next_instants
+    from duewheel.ops.schedules import listing
 
-    found = next_instants(settings, name)
+    look = partial(listing.next_instants, settings, name, timer_topic)
+    found = listing.patiently(look, listing.READ_PAUSES_S)
     if found.paused:
         say(f"{name} is paused: none of these fires before `duewheel schedule resume`")
     zone = ZoneInfo(found.zone or "UTC")
@@ -88,50 +104,66 @@ def next_(settings: Settings, name: str, output: str) -> None:
 
 @schedule.command()
 @_with_name
+@_with_wait
 @with_fields(Pause, "note")
 @with_request("given", Pause)
 @with_result(needs_kafka=True)
-def pause(settings: Settings, name: str, given: Pause, *, no_wait: bool, output: str) -> int:
+def pause(
+    settings: Settings,
+    name: str,
+    timer_topic: str | None,
+    given: Pause,
+    *,
+    no_wait: bool,
+    output: str,
+) -> int:
     """Pause a schedule: no instant fires until `resume`."""
     from duewheel.ops.schedules import changes
 
-    row = changes.pause(settings, name, given.note, _wait_s(no_wait))
+    note, wait_s = given.note, _wait_s(no_wait)
+    row = _patiently(lambda: changes.pause(settings, name, timer_topic, note, wait_s))
     return _applied(settings, row, output, no_wait=no_wait)
 
 
 @schedule.command()
 @_with_name
+@_with_wait
 @with_result(needs_kafka=True)
-def resume(settings: Settings, name: str, *, no_wait: bool, output: str) -> int:
+def resume(
+    settings: Settings, name: str, timer_topic: str | None, *, no_wait: bool, output: str
+) -> int:
     """End the pause of a schedule: the instants from now on fire."""
     from duewheel.ops.schedules import changes
 
-    row = changes.resume(settings, name, _wait_s(no_wait))
+    row = _patiently(lambda: changes.resume(settings, name, timer_topic, _wait_s(no_wait)))
+    return _applied(settings, row, output, no_wait=no_wait)
+
+
+@schedule.command()
+@_with_name
+@_with_wait
+@with_result(needs_kafka=True)
+def stop(
+    settings: Settings, name: str, timer_topic: str | None, *, no_wait: bool, output: str
+) -> int:
+    """End a schedule for good."""
+    from duewheel.ops.schedules import changes
+
+    row = _patiently(lambda: changes.stop(settings, name, timer_topic, _wait_s(no_wait)))
     return _applied(settings, row, output, no_wait=no_wait)
 
 
 @schedule.command()
 @_with_name
 @with_result(needs_kafka=True)
-def stop(settings: Settings, name: str, *, no_wait: bool, output: str) -> int:
-    """End a schedule for good."""
-    from duewheel.ops.schedules import changes
-
-    row = changes.stop(settings, name, _wait_s(no_wait))
-    return _applied(settings, row, output, no_wait=no_wait)
-
-
-@schedule.command()
-@click.argument("name")
-@with_result(needs_kafka=True)
-def trigger(settings: Settings, name: str, output: str) -> None:
+def trigger(settings: Settings, name: str, timer_topic: str | None, output: str) -> None:
     """Fire a schedule once more, now; its next instant stays.
 
     Writes an ordinary timer with its message, also while it is paused.
     """
     from duewheel.ops.schedules import changes
 
-    show(changes.trigger(settings, name), output)
+    show(_patiently(lambda: changes.trigger(settings, name, timer_topic)), output)
 
 
 @schedule.command()
@@ -196,6 +228,12 @@ def move(settings: Settings, topic: str, *, dry_run: bool, output: str) -> int:
     return int(stay)
 
 
+def _patiently(change: Callable[[], T]) -> T:
+    from duewheel.ops.schedules.listing import CHANGE_PAUSES_S, patiently
+
+    return patiently(change, CHANGE_PAUSES_S)
+
+
 def _wait_s(no_wait: bool) -> float:
     return 0.0 if no_wait else _WAIT_S
 
@@ -219,5 +257,6 @@ def _line(row: ScheduleSummary) -> str:
     every = row.every_ms
     when = f"{row.cron} {row.zone}" if every is None else f"every {format_duration_ms(every)}"
     upcoming = "" if row.next_due_ms is None else f"next {utc_text(row.next_due_ms)}"
-    parts = (row.name, row.state, when, f"to {row.target}", upcoming, row.note)
+    to = f"{row.timer_topic} to {row.target}"
+    parts = (row.name, row.state, when, to, upcoming, row.note)
     return "  ".join(filter(None, parts))

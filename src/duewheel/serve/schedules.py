@@ -1,19 +1,25 @@
 """The operations of recurring schedules: reads of the mapped files, and records in a timer topic.
 
-A change waits for Kafka's acknowledgement, and `wait` seconds for ingest.
+A change waits for Kafka's acknowledgement, and `wait` seconds for ingest. A copy that may be on its
+way is awaited here, so that no thread of reads or changes waits for it.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from asyncio import sleep
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Query
 
 from duewheel.api.changes import Scheduled
+from duewheel.api.requests import Topic
 from duewheel.api.schedules import NewSchedule, NextInstants, Pause, ScheduleList, ScheduleSummary
+from duewheel.errors import InvalidTimer, NoSuchSchedule
 from duewheel.ops.schedules import changes, listing
 from duewheel.serve.problems import Responses, problem
-from duewheel.serve.service import Change, Changing, Shared
+from duewheel.serve.service import Change, Changing, Service, Shared
 
 WAIT_MAX_S = 30
 
@@ -22,8 +28,13 @@ changing = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 Wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for ingest")]
+TimerTopic = Annotated[
+    Topic | None, Query(description="the schedule's; by default the first of timer.topics")
+]
 MISSING = problem(404, "no such schedule")
 CHANGED: Responses = {202: {"model": ScheduleSummary}}
+
+T = TypeVar("T")
 
 
 @reading.get("", operation_id="list_schedules")
@@ -33,63 +44,119 @@ async def list_schedules(service: Shared) -> ScheduleList:
 
 
 @reading.get("/{name}", operation_id="show_schedule", responses=MISSING)
-async def show_schedule(service: Shared, name: Name) -> ScheduleSummary:
+async def show_schedule(
+    service: Shared, name: Name, timer_topic: TimerTopic = None
+) -> ScheduleSummary:
     """One schedule."""
-    return await service.read(listing.shown, name)
+    return await _reading(lambda: service.read(listing.shown, name, timer_topic))
 
 
 @reading.get("/{name}/next", operation_id="next_instants", responses=MISSING)
-async def next_instants(service: Shared, name: Name) -> NextInstants:
+async def next_instants(
+    service: Shared, name: Name, timer_topic: TimerTopic = None
+) -> NextInstants:
     """The next ten instants of a schedule, pauses aside."""
-    return await service.read(listing.next_instants, name)
+    return await _reading(lambda: service.read(listing.next_instants, name, timer_topic))
 
 
 @changing.put("/{name}", operation_id="set_schedule", responses=CHANGED)
 async def set_schedule(
-    change: Changing, name: Name, new: NewSchedule, wait: Wait = 5.0
+    change: Changing,
+    name: Name,
+    new: NewSchedule,
+    timer_topic: TimerTopic = None,
+    wait: Wait = 5.0,
 ) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name. 202: it is written, and not in effect."""
-    with change.logged() as service:
-        row = await service.change_pending(changes.put, name, new, wait, service.producers)
-    return _applied(change, row)
+    if timer_topic is not None:
+        if new.timer_topic not in {None, timer_topic}:
+            raise InvalidTimer("the URL has another timer_topic than the body")
+        new = new.model_copy(update={"timer_topic": timer_topic})
+
+    def put(*, may_add: bool) -> Awaitable[ScheduleSummary]:
+        s = change.service
+        return s.change_pending(changes.put, name, new, wait, s.producers, may_add=may_add)
+
+    with change.logged():
+        try:
+            row = await _reading(lambda: put(may_add=False))
+        except NoSuchSchedule:
+            row = await put(may_add=True)
+    change.accept(unless=row.applied)
+    return row
 
 
 @changing.post("/{name}/pause", operation_id="pause_schedule", responses=CHANGED | MISSING)
 async def pause_schedule(
-    change: Changing, name: Name, pause: Pause | None = None, wait: Wait = 5.0
+    change: Changing,
+    name: Name,
+    pause: Pause | None = None,
+    timer_topic: TimerTopic = None,
+    wait: Wait = 5.0,
 ) -> ScheduleSummary:
     """Pauses a schedule: no instant fires until it is resumed."""
     note = "" if pause is None else pause.note
-    with change.logged() as service:
-        row = await service.change_pending(changes.pause, name, note, wait, service.producers)
-    return _applied(change, row)
+    return await _applied(
+        change,
+        lambda s: s.change_pending(changes.pause, name, timer_topic, note, wait, s.producers),
+    )
 
 
 @changing.post("/{name}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
-async def resume_schedule(change: Changing, name: Name, wait: Wait = 5.0) -> ScheduleSummary:
+async def resume_schedule(
+    change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = 5.0
+) -> ScheduleSummary:
     """Ends the pause of a schedule: the instants from now on fire."""
-    with change.logged() as service:
-        row = await service.change_pending(changes.resume, name, wait, service.producers)
-    return _applied(change, row)
+    return await _applied(
+        change, lambda s: s.change_pending(changes.resume, name, timer_topic, wait, s.producers)
+    )
 
 
 @changing.post(
     "/{name}/trigger", operation_id="trigger_schedule", status_code=201, responses=MISSING
 )
-async def trigger_schedule(change: Changing, name: Name) -> Scheduled:
+async def trigger_schedule(
+    change: Changing, name: Name, timer_topic: TimerTopic = None
+) -> Scheduled:
     """Fires a schedule once more, now: an ordinary timer with its message. Its instants stay."""
-    with change.logged() as service:
-        return await service.change_pending(changes.trigger, name, service.producers)
+    return await _changing(
+        change, lambda s: s.change_pending(changes.trigger, name, timer_topic, s.producers)
+    )
 
 
 @changing.delete("/{name}", operation_id="stop_schedule", responses=CHANGED | MISSING)
-async def stop_schedule(change: Changing, name: Name, wait: Wait = 5.0) -> ScheduleSummary:
+async def stop_schedule(
+    change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = 5.0
+) -> ScheduleSummary:
     """Ends a schedule for good."""
-    with change.logged() as service:
-        row = await service.change_pending(changes.stop, name, wait, service.producers)
-    return _applied(change, row)
+    return await _applied(
+        change, lambda s: s.change_pending(changes.stop, name, timer_topic, wait, s.producers)
+    )
 
 
-def _applied(change: Change, row: ScheduleSummary) -> ScheduleSummary:
+async def _applied(
+    change: Change, call: Callable[[Service], Awaitable[ScheduleSummary]]
+) -> ScheduleSummary:
+    """As `_changing`. 202: it is written, and not in effect."""
+    row = await _changing(change, call)
     change.accept(unless=row.applied)
     return row
+
+
+async def _changing(change: Change, call: Callable[[Service], Awaitable[T]]) -> T:
+    """Runs a change of a pending schedule, and logs it."""
+    with change.logged() as service:
+        return await _patiently(lambda: call(service), listing.CHANGE_PAUSES_S)
+
+
+async def _reading(call: Callable[[], Awaitable[T]]) -> T:
+    return await _patiently(call, listing.READ_PAUSES_S)
+
+
+async def _patiently(call: Callable[[], Awaitable[T]], pauses_s: Sequence[float]) -> T:
+    """As `listing.patiently`; holds no thread meanwhile."""
+    for pause_s in pauses_s:
+        with suppress(NoSuchSchedule):
+            return await call()
+        await sleep(pause_s)
+    return await call()

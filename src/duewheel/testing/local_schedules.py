@@ -10,6 +10,7 @@ from duewheel.api.schedules import NewSchedule
 from duewheel.client import DelayProducer
 from duewheel.config.settings import Settings
 from duewheel.errors import NoSuchSchedule
+from duewheel.ops.changes.requests import timer_topic_of
 from duewheel.ops.schedules.changes import write_record, write_trigger
 from duewheel.ops.schedules.records import ScheduleRecord, requested
 from duewheel.ops.timers.pending import source_of
@@ -40,48 +41,50 @@ class LocalSchedules:
         Raises:
             ConfigError: the service would refuse it.
         """
-        timer, new = self._find(name), NewSchedule.of(fields)
-        topic = None if timer is None else source_of(timer)[0]
-        self._write(requested(self._settings, name, new, topic), timer)
+        record = requested(self._settings, name, NewSchedule.of(fields))
+        self._write(record.beside(self._find(name, record.timer_topic)))
 
-    def pause(self, name: str, note: str = "") -> None:
+    def pause(self, name: str, note: str = "", *, timer_topic: str | None = None) -> None:
         """Pauses a schedule: it fires no instant.
+
+        Args:
+            name: the schedule's.
+            note: why.
+            timer_topic: the schedule's; by default the first of `timer.topics`.
 
         Raises:
             NoSuchSchedule: there is none of this name.
             ConfigError: the service would refuse it.
         """
-        timer = self._require(name)
-        self._write(ScheduleRecord.of(timer).paused(self._settings, note, timer), timer)
+        timer = self._require(name, timer_topic)
+        self._write(ScheduleRecord.of(timer).paused(self._settings, note, timer))
 
-    def resume(self, name: str) -> None:
+    def resume(self, name: str, *, timer_topic: str | None = None) -> None:
         """Ends a pause. Raises as `pause`."""
-        timer = self._require(name)
-        self._write(ScheduleRecord.of(timer).resumed(self._settings), timer)
+        record = ScheduleRecord.of(self._require(name, timer_topic))
+        self._write(record.resumed(self._settings))
 
-    def stop(self, name: str) -> None:
+    def stop(self, name: str, *, timer_topic: str | None = None) -> None:
         """Ends a schedule for good. Raises as `pause`."""
-        timer = self._require(name)
-        self._write(ScheduleRecord.of(timer), timer, stops=True)
+        self._write(ScheduleRecord.of(self._require(name, timer_topic)), stops=True)
 
-    def trigger(self, name: str) -> None:
+    def trigger(self, name: str, *, timer_topic: str | None = None) -> None:
         """Fires a schedule once more, now. Raises as `pause`."""
-        record = ScheduleRecord.of(self._require(name))
+        record = ScheduleRecord.of(self._require(name, timer_topic))
         write_trigger(self._settings, self._producer(record.timer_topic), record).result(0)
 
-    def _find(self, name: str) -> PendingTimer | None:
+    def _find(self, name: str, topic: str) -> PendingTimer | None:
         named = (t for t in self._pending() if t.recurring and t.id == name.encode())
-        return next(named, None)
+        return next((t for t in named if source_of(t)[0] == topic), None)
 
-    def _require(self, name: str) -> PendingTimer:
-        timer = self._find(name)
+    def _require(self, name: str, timer_topic: str | None) -> PendingTimer:
+        topic = timer_topic_of(self._settings, timer_topic)
+        timer = self._find(name, topic)
         if timer is None:
-            raise NoSuchSchedule(f"there is no schedule {name!r}")
+            raise NoSuchSchedule(f"{topic} has no schedule {name!r}")
         return timer
 
-    def _write(
-        self, record: ScheduleRecord, timer: PendingTimer | None, *, stops: bool = False
-    ) -> None:
+    def _write(self, record: ScheduleRecord, *, stops: bool = False) -> None:
         producer = self._producer(record.timer_topic)
-        write_record(self._settings, producer, record, timer, stops=stops)
+        write_record(self._settings, producer, record, stops=stops)
         self._pending()  # takes it

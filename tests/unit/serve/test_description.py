@@ -26,18 +26,23 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, served, settings_of
 
 from duewheel.clock import SystemClock
+from duewheel.ops.schedules import listing
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 
 # Rules between fields, and states of timers, refuse requests that fit the description.
 EXCLUDED: list[Any] = [positive_data_acceptance]
-# The first is in Kafka; the processes of the second do not run.
+# The first two are in Kafka; the processes of the third do not run.
 OPTION = re.compile(r"(?:^|[\s`(])--[a-z]")
-NOT_HERE = "/v1/dead-letters|/readyz"
+NOT_HERE = r"/v1/dead-letters|/v1/\w+/\{kind\}|/readyz"
 
 
 @pytest.mark.parametrize("mode", GenerationMode)
-def test_requests_are_answered_as_described(tmp_path: Path, mode: GenerationMode) -> None:
+def test_requests_are_answered_as_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: GenerationMode
+) -> None:
+    for pauses in ("READ_PAUSES_S", "CHANGE_PAUSES_S"):
+        monkeypatch.setattr(listing, pauses, ())
     settings = settings_of(tmp_path, hosts="testserver")
     fill(settings)
     tried = set()

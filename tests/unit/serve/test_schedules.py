@@ -5,93 +5,26 @@ clock only the test moves.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
-from tests.harness.served import LOCAL, TOKEN, bearer
+from tests.harness.served import KitProducers
 
 from duewheel.api.schedules import NewSchedule
-from duewheel.cli.schedules import _difference, schedule
-from duewheel.client import DelayProducer
-from duewheel.config.settings import Settings, load
+from duewheel.cli.schedules import schedule
+from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
-from duewheel.ops.changes.producers import KeptProducers
-from duewheel.ops.schedules import apply, changes, listing
-from duewheel.serve.access import Access
-from duewheel.serve.app import make_app
-from duewheel.serve.service import Service
+from duewheel.ops.schedules import apply, changes
+from duewheel.ops.schedules.records import requested
 from duewheel.testing.memory_cluster import MemoryCluster
 from duewheel.testing.service import LocalService
-from duewheel.testing.service_start import SLOT_MS, WINDOW_MS
 
 DAILY = {"cron": "30 8 * * *", "zone": "Europe/Berlin", "target": "reports", "value": "daily"}
 DAY_MS = 86_400_000
-TIMER: dict[str, Any] = {
-    "topics": ["timers", "closed"],
-    "targets": ["reports", "orders"],
-    "topic": {"timers": {"recurring": True}},
-}
-
-
-class KitProducers(KeptProducers):
-    """Yields the producers of the service in this process."""
-
-    def __init__(self, settings: Settings, service: LocalService) -> None:
-        super().__init__(settings)
-        self._service = service
-
-    @contextmanager
-    def using(self, timer_topic: str) -> Iterator[DelayProducer]:
-        yield self._service.producer(timer_topic)
-        self._service.pending()  # ingest takes it
-
-
-@pytest.fixture
-def service() -> Iterator[LocalService]:
-    with LocalService.started({"timer": TIMER}) as started:
-        yield started
-
-
-@pytest.fixture
-def cluster(service: LocalService) -> MemoryCluster:
-    return service._cluster  # noqa: SLF001 - producers cannot write every record
-
-
-@pytest.fixture
-def config(service: LocalService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The settings of its files."""
-    monkeypatch.setattr(listing, "ON_ITS_WAY_S", 0.1)
-    monkeypatch.setattr(changes, "REPLACED_S", 0.0)
-    monkeypatch.setattr(apply, "REPLACED_S", 0.0)
-    path = tmp_path / "duewheel.toml"
-    data_dir = service._shard.path  # noqa: SLF001 - a user has no files of the kit
-    geometry = f'precision_ms = {SLOT_MS}\nslots = {WINDOW_MS // SLOT_MS}\nmargin = "0s"\n'
-    path.write_text(
-        f"[storage]\ndata_dir = {json.dumps(str(data_dir))}\n"
-        f'[timer]\ntopics = ["timers", "closed"]\ntargets = ["reports", "orders"]\n{geometry}'
-        f'roll_window = "{WINDOW_MS}ms"\n[timer.topic.timers]\nrecurring = true\n'
-    )
-    return path
-
-
-@pytest.fixture
-def settings(config: Path) -> Settings:
-    return load(config)
-
-
-@pytest.fixture
-def client(service: LocalService, settings: Settings) -> Iterator[TestClient]:
-    app = make_app(settings, service.clock, Access(TOKEN.encode()))
-    own: Service = app.state.service
-    producers = KitProducers(settings, service)
-    app.state.service = Service(settings, own.clock, own.view, producers, own.metrics)
-    with TestClient(app, base_url=LOCAL, headers=bearer(TOKEN)) as client:
-        yield client
 
 
 def put(client: TestClient, name: str, **fields: Any) -> dict[str, Any]:
@@ -239,7 +172,7 @@ def test_a_name_in_two_partitions_is_refused_with_the_remedy(
     service.advance("1s")
     assert [row["name"] for row in listed(client)] == ["twice", "twice"]
     with pytest.raises(ConfigError, match="timers-1 and timers-2: cancel all but one"):
-        changes.stop(settings, "twice", 0)
+        changes.stop(settings, "twice", None, 0)
 
 
 def test_commands_that_need_no_kafka(
@@ -251,9 +184,8 @@ def test_commands_that_need_no_kafka(
     assert "no schedules" in command("list").stderr
     put(client, "daily", **DAILY)
     service.advance("1s")
-    assert command("list").stdout == (
-        "daily  active  30 8 * * * Europe/Berlin  to reports  next 2027-01-16T07:30:00.000Z\n"
-    )
+    when = "30 8 * * * Europe/Berlin  timers to reports  next 2027-01-16T07:30:00.000Z"
+    assert command("list").stdout == f"daily  active  {when}\n"
     row = json.loads(command("list", "--output", "json").stdout)
     assert (row["name"], row["every_ms"]) == ("daily", None)
     lines = command("next", "daily").stdout.splitlines()
@@ -279,27 +211,6 @@ jitter = "1m"
 ends = 2030-01-01T00:00:00Z
 headers = [{ name = "a", value = "b" }]
 """
-
-
-@pytest.fixture
-def applied(
-    service: LocalService, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., list[str]]:
-    """The lines of `schedule apply` of a text."""
-    settings = load(config)
-    monkeypatch.setattr(apply, "KeptProducers", lambda _: KitProducers(settings, service))
-
-    def lines(text: str, **choice: bool) -> list[str]:
-        path = config.with_name("schedules.toml")
-        path.write_text(text)
-        choice = {"prune": False, "dry_run": False, **choice}
-        rows = apply.apply(settings, path, wait_s=0, **choice)
-        writes = [row.change in {"added", "changed", "removed"} for row in rows]
-        expected = [not each or not choice["dry_run"] for each in writes]
-        assert [row.applied for row in rows] == expected
-        return [" ".join(_difference(row).split()) for row in rows]
-
-    return lines
 
 
 def test_a_file_is_applied_by_its_differences(
@@ -365,5 +276,6 @@ def test_the_schedules_of_another_shard_are_left_to_it(
     )
     with pytest.raises(ConfigError, match=f"belongs to shard {owner}, this is {1 - owner}"):
         changes.put(of_other, "daily", NewSchedule.of(DAILY), 0, producers)
-    step = apply._step(of_other, "daily", NewSchedule.of(DAILY), None, producers)  # noqa: SLF001
+    record = requested(settings, "daily", NewSchedule.of(DAILY))
+    step = apply._step(of_other, "daily", record, None, producers)  # noqa: SLF001
     assert step.change == "elsewhere" and not step.writes

@@ -6,6 +6,7 @@ command that is killed has made some of the changes, and the next one makes the 
 
 from __future__ import annotations
 
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -25,9 +26,9 @@ from duewheel.errors import ConfigError
 from duewheel.ops.changes.producers import KeptProducers, producer_of
 from duewheel.ops.changes.requests import timer_topic_of
 from duewheel.ops.files import opened
-from duewheel.ops.schedules.changes import REPLACED_S, await_taken, partition_of, write_record
-from duewheel.ops.schedules.listing import by_name, pending
-from duewheel.ops.schedules.records import ScheduleRecord, requested
+from duewheel.ops.schedules.changes import await_taken, partition_of, write_record
+from duewheel.ops.schedules.listing import READ_PAUSES_S, by_name, pending
+from duewheel.ops.schedules.records import ScheduleRecord, requested, without_messages
 from duewheel.ops.timers.pending import source_of
 from duewheel.schemas import header_names as names
 from duewheel.wheel.inspect.listing import PendingTimer
@@ -44,7 +45,6 @@ class _Step:
     name: str
     change: Literal["added", "changed", "unchanged", "removed", "elsewhere"]
     record: ScheduleRecord | None = None
-    timer: PendingTimer | None = None
     fields: list[FieldDifference] = field(default_factory=list)
     at: Any = None
     taken: bool = False
@@ -76,7 +76,7 @@ def apply(
             assert record is not None, "of a step that writes"
             with producer_of(settings, record.timer_topic, None, producers) as producer:
                 stops = step.change == "removed"
-                step.at = write_record(settings, producer, record, step.timer, stops=stops)
+                step.at = write_record(settings, producer, record, stops=stops)
     for step, taken in zip(done, await_taken(settings, [s.at for s in done], wait_s), strict=True):
         step.taken = taken
     return [
@@ -136,37 +136,47 @@ def _steps(
     prune: bool,
 ) -> list[_Step]:
     """All differences. Raises as `apply`."""
-    timers = by_name(settings, tables, REPLACED_S)
-    steps, wrong = list[_Step](), list[str]()
+    records, wrong = dict[str, ScheduleRecord](), list[str]()
     for name, new in sorted(tables.items()):
         try:
-            steps.append(_step(settings, name, new, timers.get(name), producers))
+            records[name] = requested(settings, name, new, may_have_ended=True)
         except ConfigError as error:
             wrong.append(f"{name}: {error}")
     _refuse("the file", wrong)
-    return [*steps, *(_removed(settings, tables) if prune else ())]
+    wanted = {name: record.timer_topic for name, record in records.items()}
+    timers = _pending(settings, wanted)
+    steps = [_step(settings, n, record, timers.get(n), producers) for n, record in records.items()]
+    return [*steps, *(_removed(settings, wanted) if prune else ())]
+
+
+def _pending(settings: Settings, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:
+    """As `by_name`; looks again for those that may be on their way."""
+    found = by_name(settings, wanted)
+    for pause_s in READ_PAUSES_S:
+        if missing := wanted.keys() - found.keys():
+            time.sleep(pause_s)
+            found |= by_name(settings, {name: wanted[name] for name in missing})
+    return found
 
 
 def _step(
     settings: Settings,
     name: str,
-    new: NewSchedule,
+    record: ScheduleRecord,
     timer: PendingTimer | None,
     producers: KeptProducers,
 ) -> _Step:
-    topic = None if timer is None else source_of(timer)[0]
-    record = requested(settings, name, new, topic, may_have_ended=True)
     if timer is None:
         if record.has_ended:
             return _Step(name, "unchanged")
         with producer_of(settings, record.timer_topic, None, producers) as producer:
-            number = partition_of(producer, record, None)
+            number = partition_of(producer, record)
         if number % settings.shard.count != settings.shard.index:
             return _Step(name, "elsewhere")
-        return _Step(name, "added", record, None, _differences({}, _shown(record)))
+        return _Step(name, "added", record, _differences({}, _shown(record)))
     former = ScheduleRecord.of(timer)
     if record.has_ended:
-        return _Step(name, "removed", former, timer)
+        return _Step(name, "removed", former)
     before, after = _shown(former), _shown(record)
     starts_ms = former.recurrence.starts_ms
     if "starts" not in after and starts_ms is not None and starts_ms <= SystemClock().now_ms():
@@ -176,19 +186,18 @@ def _step(
         return _Step(name, "unchanged")
     if names.PAUSED in former.own:
         record = record.with_own({**record.own, names.PAUSED: former.own[names.PAUSED]})
-    return _Step(name, "changed", record, timer, fields)
+    return _Step(name, "changed", record.beside(timer), fields)
 
 
-def _removed(settings: Settings, tables: Mapping[str, NewSchedule]) -> Iterator[_Step]:
+def _removed(settings: Settings, wanted: Mapping[str, str]) -> Iterator[_Step]:
     """Those that the file lacks, in the timer topics that it names."""
-    topics = {timer_topic_of(settings, new.timer_topic) for new in tables.values()}
-    topics |= set() if topics else {timer_topic_of(settings, None)}
+    topics = set(wanted.values()) or {timer_topic_of(settings, None)}
     with opened(settings) as directory:
-        timers = list(pending(directory))
-    for timer in timers:
-        name = timer.id.decode(errors="surrogateescape")
-        if name not in tables and source_of(timer)[0] in topics:
-            yield _Step(name, "removed", ScheduleRecord.of(timer), timer)
+        for timers in pending(directory):
+            for record in without_messages([t for t in timers if source_of(t)[0] in topics]):
+                name = record.name.decode(errors="surrogateescape")
+                if wanted.get(name) != record.timer_topic:
+                    yield _Step(name, "removed", record)
 
 
 def _shown(record: ScheduleRecord) -> dict[str, str]:

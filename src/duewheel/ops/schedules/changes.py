@@ -18,18 +18,15 @@ from duewheel.client import DelayProducer, Timer
 from duewheel.client.request_headers import timer_headers
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, NoSuchSchedule
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.producers import ACKNOWLEDGED_S, KeptProducers, producer_of
 from duewheel.ops.changes.requests import result_of
 from duewheel.ops.files import opened
 from duewheel.ops.schedules.listing import by_name, required
 from duewheel.ops.schedules.records import ScheduleRecord, requested
-from duewheel.ops.timers.pending import source_of
 from duewheel.schemas.header_names import NAME_OF, Request
-from duewheel.wheel.inspect.listing import PendingTimer
 
-REPLACED_S = 1.0  # the longest search for a copy on its way that `put` replaces
 _PAUSE_S = 0.05
 
 
@@ -39,6 +36,8 @@ def put(
     new: NewSchedule,
     wait_s: float,
     producers: KeptProducers | None = None,
+    *,
+    may_add: bool = True,
 ) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name; it begins now.
 
@@ -46,29 +45,29 @@ def put(
         wait_s: how long to wait for ingest to take it; 0: not at all.
 
     Raises:
+        NoSuchSchedule: without `may_add`: there is none to replace.
         ConfigError: as `requested`, or there is no data directory.
         KafkaUnavailable, Unacknowledged: as `ops.changes.requests.send`.
     """
-    timer = by_name(settings, [name], REPLACED_S).get(name)
-    record = requested(settings, name, new, None if timer is None else source_of(timer)[0])
-    return replace_pending(settings, record, timer, wait_s, producers)
+    record = requested(settings, name, new)
+    timer = by_name(settings, {name: record.timer_topic}).get(name)
+    if timer is None and not may_add:
+        raise NoSuchSchedule(f"there is no schedule {name!r} to replace")
+    return _put(settings, record.beside(timer), wait_s, producers)
 
 
-def replace_pending(
-    settings: Settings,
-    record: ScheduleRecord,
-    timer: PendingTimer | None,
-    wait_s: float,
-    producers: KeptProducers | None = None,
+def _put(
+    settings: Settings, record: ScheduleRecord, wait_s: float, producers: KeptProducers | None
 ) -> ScheduleSummary:
-    """Writes a checked record, beside the pending copy. Raises as `put`."""
-    at, applied = _write_and_wait(settings, record, timer, wait_s, producers)
+    """Writes a checked record. Raises as `put`."""
+    at, applied = _write_and_wait(settings, record, wait_s, producers)
     return record.summary(written_ms=at.timestamp, applied=applied)
 
 
 def pause(
     settings: Settings,
     name: str,
+    timer_topic: str | None,
     note: str,
     wait_s: float,
     producers: KeptProducers | None = None,
@@ -79,36 +78,47 @@ def pause(
         NoSuchSchedule: there is none.
         ConfigError, KafkaUnavailable, Unacknowledged: as `put`.
     """
-    timer = required(settings, name)
+    timer = required(settings, name, timer_topic)
     record = ScheduleRecord.of(timer).paused(settings, note, timer)
-    return replace_pending(settings, record, timer, wait_s, producers)
+    return _put(settings, record, wait_s, producers)
 
 
 def resume(
-    settings: Settings, name: str, wait_s: float, producers: KeptProducers | None = None
+    settings: Settings,
+    name: str,
+    timer_topic: str | None,
+    wait_s: float,
+    producers: KeptProducers | None = None,
 ) -> ScheduleSummary:
     """Ends a pause: the instants from now on fire. Raises as `pause`."""
-    timer = required(settings, name)
-    record = ScheduleRecord.of(timer).resumed(settings)
-    return replace_pending(settings, record, timer, wait_s, producers)
+    record = ScheduleRecord.of(required(settings, name, timer_topic)).resumed(settings)
+    return _put(settings, record, wait_s, producers)
 
 
 def stop(
-    settings: Settings, name: str, wait_s: float, producers: KeptProducers | None = None
+    settings: Settings,
+    name: str,
+    timer_topic: str | None,
+    wait_s: float,
+    producers: KeptProducers | None = None,
 ) -> ScheduleSummary:
     """Ends a schedule for good, by a cancel. Raises as `pause`."""
-    timer = required(settings, name)
-    _, applied = _write_and_wait(
-        settings, ScheduleRecord.of(timer), timer, wait_s, producers, stops=True
-    )
-    return ScheduleSummary(name=name, state="stopped", applied=applied)
+    record = ScheduleRecord.of(required(settings, name, timer_topic))
+    _, applied = _write_and_wait(settings, record, wait_s, producers, stops=True)
+    topic = record.timer_topic
+    return ScheduleSummary(name=name, state="stopped", timer_topic=topic, applied=applied)
 
 
-def trigger(settings: Settings, name: str, producers: KeptProducers | None = None) -> Scheduled:
+def trigger(
+    settings: Settings,
+    name: str,
+    timer_topic: str | None,
+    producers: KeptProducers | None = None,
+) -> Scheduled:
     """Fires a schedule once more, now: an ordinary timer with its message and an id of its own.
     Raises as `pause`.
     """
-    record = ScheduleRecord.of(required(settings, name))
+    record = ScheduleRecord.of(required(settings, name, timer_topic))
     with producer_of(settings, record.timer_topic, None, producers) as producer:
         timer = write_trigger(settings, producer, record)
         return result_of(Scheduled, timer.result(ACKNOWLEDGED_S))
@@ -138,12 +148,7 @@ def write_trigger(
 
 
 def write_record(
-    settings: Settings,
-    producer: DelayProducer,
-    record: ScheduleRecord,
-    timer: PendingTimer | None,
-    *,
-    stops: bool = False,
+    settings: Settings, producer: DelayProducer, record: ScheduleRecord, *, stops: bool = False
 ) -> Any:
     """Writes the record, or the cancel that stops it, to the partition of the pending copy; without
     one to that of the key, or of the name. Returns Kafka's metadata of it.
@@ -151,7 +156,7 @@ def write_record(
     Raises:
         ConfigError: the partition is another shard's.
     """
-    number = partition_of(producer, record, timer)
+    number = partition_of(producer, record)
     shard = settings.shard
     if number % shard.count != shard.index:
         place, owner = f"{record.timer_topic}-{number}", number % shard.count
@@ -164,19 +169,16 @@ def write_record(
     return sent.get(timeout=ACKNOWLEDGED_S)
 
 
-def partition_of(
-    producer: DelayProducer, record: ScheduleRecord, timer: PendingTimer | None
-) -> int:
+def partition_of(producer: DelayProducer, record: ScheduleRecord) -> int:
     """The partition of the pending copy; without one that of the key, or of the name."""
-    if timer is not None:
-        return source_of(timer)[1]
+    if record.partition is not None:
+        return record.partition
     return producer.partition_of(record.name if record.key is None else record.key)
 
 
 def _write_and_wait(
     settings: Settings,
     record: ScheduleRecord,
-    timer: PendingTimer | None,
     wait_s: float,
     producers: KeptProducers | None,
     *,
@@ -184,7 +186,7 @@ def _write_and_wait(
 ) -> tuple[Any, bool]:
     """Also returns whether ingest has taken it within the time."""
     with producer_of(settings, record.timer_topic, None, producers) as producer:
-        at = write_record(settings, producer, record, timer, stops=stops)
+        at = write_record(settings, producer, record, stops=stops)
     return at, await_taken(settings, [at], wait_s) == [True]
 
 

@@ -4,16 +4,16 @@ refuse is refused here, before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from duewheel.api.due_time import NonNullHeader
 from duewheel.api.recurring_time import require_name
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
-from duewheel.client.request_headers import target, users
+from duewheel.client.request_headers import require_message, target, users
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.errors import ConfigError
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.pending_timers import non_null_headers
 from duewheel.ops.changes.requests import timer_topic_of
@@ -24,7 +24,7 @@ from duewheel.schemas.hashing import id_hashes
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.inspect.listing import PendingTimer
-from duewheel.wheel.recurrence import HEADERS, Recurrence, numbers_in, recurrence_of
+from duewheel.wheel.recurrence import HEADERS, Recurrence, numbers_in, parted, recurrence_of
 
 _HEADERS = frozenset(name.decode() for name in HEADERS)
 
@@ -36,6 +36,7 @@ class ScheduleRecord:
     Attributes:
         headers: the message's own.
         own: those of the recurrence, TIMER_PAUSED included.
+        partition: that of the pending copy; None: there is none.
     """
 
     name: bytes
@@ -47,22 +48,23 @@ class ScheduleRecord:
     headers: list[Header] = field(repr=False)
     own: dict[str, bytes]
     recurrence: Recurrence
+    partition: int | None = None
 
     @classmethod
-    def of(cls, timer: PendingTimer, numbers: Mapping[bytes, int] | None = None) -> ScheduleRecord:
-        """That of a pending copy. `numbers`: as of `recurrence_of`."""
-        own = _own(timer)
-        return cls(
-            name=timer.id,
-            timer_topic=source_of(timer)[0],
-            target=timer.target,
+    def of(cls, timer: PendingTimer) -> ScheduleRecord:
+        """That of a pending copy."""
+        (record,) = without_messages([timer])
+        return replace(
+            record,
             target_partition=timer.target_partition,
             key=timer.key,
             value=timer.value,
             headers=[header for header in timer.headers if header[0] not in _HEADERS],
-            own=own,
-            recurrence=recurrence_of(_encoded(own), numbers),
         )
+
+    def beside(self, timer: PendingTimer | None) -> ScheduleRecord:
+        """It, in the partition of the pending copy."""
+        return self if timer is None else replace(self, partition=source_of(timer)[1])
 
     def with_own(self, own: dict[str, bytes]) -> ScheduleRecord:
         """It with another recurrence."""
@@ -91,8 +93,7 @@ class ScheduleRecord:
         Raises:
             InvalidTimer: kafka-python cannot write the message: one is null, or key and value are.
         """
-        if self.key is None and self.value is None:
-            raise InvalidTimer("give a value, or a key: a schedule needs one of them")
+        require_message(self.key, self.value)
         return non_null_headers(self.headers)
 
     def paused(self, settings: Settings, note: str, timer: PendingTimer) -> ScheduleRecord:
@@ -190,16 +191,28 @@ class ScheduleRecord:
             return None  # a seed of another program: it becomes a dead letter
 
 
-def records_of(timers: Iterable[PendingTimer]) -> list[ScheduleRecord]:
-    """Those of many pending copies."""
-    timers = list(timers)
-    numbers = numbers_in(_encoded(_own(timer)) for timer in timers)
-    return [ScheduleRecord.of(timer, numbers) for timer in timers]
-
-
-def _own(timer: PendingTimer) -> dict[str, bytes]:
-    """The headers of its recurrence. A null note is none."""
-    return {name: value or b"" for name, value in timer.headers if name in _HEADERS}
+def without_messages(timers: Sequence[PendingTimer]) -> list[ScheduleRecord]:
+    """Those of pending copies, for summaries and cancels: without messages, which may be large, or
+    have 500,000 headers, and are not decoded.
+    """
+    owns = [parted(timer.encoded_headers, timer.header_count)[0] for timer in timers]
+    numbers = numbers_in(owns)
+    return [
+        ScheduleRecord(
+            name=timer.id,
+            timer_topic=topic,
+            target=timer.target,
+            target_partition=None,
+            key=None,
+            value=None,
+            headers=[],
+            own={name.decode(): value for name, value in own.items()},
+            recurrence=recurrence_of(own, numbers),
+            partition=partition,
+        )
+        for timer, own in zip(timers, owns, strict=True)
+        for topic, partition, _ in [source_of(timer)]
+    ]
 
 
 def _encoded(own: Mapping[str, bytes]) -> dict[bytes, bytes]:
@@ -210,26 +223,18 @@ def requested(
     settings: Settings,
     name: str,
     new: NewSchedule,
-    topic: str | None,
     *,
     may_have_ended: bool = False,
 ) -> ScheduleRecord:
     """The record of a request, checked.
 
-    Args:
-        topic: that of the pending copy; None: there is none.
-
     Raises:
-        ConfigError: ingest would refuse it, it would never fire, or it is pending in another timer
-            topic.
+        ConfigError: ingest would refuse it, or it would never fire.
     """
-    wanted = timer_topic_of(settings, new.timer_topic or topic)
-    if topic not in {None, wanted}:
-        raise ConfigError(f"{name!r} is pending in {topic}: stop it there before")
     own = dict(new.recurring.headers)
     record = ScheduleRecord(
         name=require_name(name).encode(errors="surrogateescape"),
-        timer_topic=wanted,
+        timer_topic=timer_topic_of(settings, new.timer_topic),
         target=new.target,
         target_partition=None,
         key=new.key_octets,

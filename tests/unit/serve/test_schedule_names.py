@@ -1,0 +1,224 @@
+"""Schedules of one name in two timer topics, copies on their way, and large messages: what a team
+that may write to one topic does to the schedules of others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fastapi.testclient import TestClient
+
+from duewheel.cli.schedules import schedule
+from duewheel.config.settings import Settings
+from duewheel.errors import NoSuchSchedule
+from duewheel.ops.schedules import listing
+from duewheel.serve import schedules
+from duewheel.testing.service import LocalService
+from duewheel.wheel.inspect import listing as wheel_listing
+from duewheel.wheel.inspect.listing import PendingTimer
+
+HOURLY = {"every": "1h", "target": "reports", "value": "ours"}
+OTHERS = {"timer_topic": "others"}
+READ_PAUSES_S = listing.READ_PAUSES_S  # the fixture makes them shorter
+
+
+def squat(service: LocalService, name: str = "daily") -> None:
+    service.producer("others").schedule("reports", b"theirs", id=name, every="1h")
+    service.pending()
+
+
+def put(client: TestClient, **others: Any) -> None:
+    assert client.put("/v1/schedules/daily", json=HOURLY | others).status_code == 200
+
+
+def rows(client: TestClient) -> list[tuple[str, str, str]]:
+    found = client.get("/v1/schedules").json()["schedules"]
+    return [(row["name"], row["timer_topic"], row["state"]) for row in found]
+
+
+def test_a_name_belongs_to_its_timer_topic(client: TestClient, service: LocalService) -> None:
+    squat(service)
+    put(client)
+    both = [("daily", "others", "active"), ("daily", "timers", "active")]
+    assert rows(client) == both
+    paused = client.post("/v1/schedules/daily/pause")
+    assert (paused.status_code, paused.json()["timer_topic"]) == (200, "timers")
+    assert rows(client) == [both[0], ("daily", "timers", "paused")]
+    assert client.post("/v1/schedules/daily/resume").status_code == 200
+    assert client.post("/v1/schedules/daily/trigger").json()["timer_topic"] == "timers"
+    for given, topic in (({}, "timers"), (OTHERS, "others")):
+        for path in ("", "/next"):
+            assert client.get(f"/v1/schedules/daily{path}", params=given).status_code == 200
+        shown = client.get("/v1/schedules/daily", params=given).json()
+        assert shown["timer_topic"] == topic
+    stopped = client.delete("/v1/schedules/daily").json()
+    assert (stopped["state"], stopped["timer_topic"]) == ("stopped", "timers")
+    assert rows(client) == both[:1]
+    assert client.delete("/v1/schedules/daily", params=OTHERS).status_code == 200
+    assert rows(client) == []
+
+
+def test_a_name_that_another_topic_has_is_not_taken_for_it(
+    client: TestClient, service: LocalService, config: Path
+) -> None:
+    squat(service)
+    for method, path in (("GET", ""), ("POST", "/pause"), ("POST", "/trigger"), ("DELETE", "")):
+        response = client.request(method, f"/v1/schedules/daily{path}")
+        assert response.status_code == 404
+        assert (
+            "timers has no schedule 'daily' in this shard; there is one in others"
+            in (response.json()["detail"])
+        )
+    command = ["next", "daily", "--config", str(config)]
+    assert "one in others" in str(CliRunner().invoke(schedule, command).exception)
+    found = CliRunner().invoke(schedule, [*command, "--timer-topic", "others"])
+    assert len(found.stdout.splitlines()) == 10
+    put(client)
+    assert rows(client) == [("daily", "others", "active"), ("daily", "timers", "active")]
+    unknown = client.get("/v1/schedules/daily", params={"timer_topic": "timer"})
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "invalid_request")
+
+
+def test_the_url_of_a_new_schedule_names_its_timer_topic(client: TestClient) -> None:
+    path = "/v1/schedules/daily?timer_topic=others"
+    assert client.put(path, json=HOURLY | {"timer_topic": "timers"}).status_code == 422
+    assert client.put(path, json=HOURLY).status_code == 200
+    assert client.put(path, json=HOURLY | OTHERS).status_code == 200
+    assert rows(client) == [("daily", "others", "active")]
+
+
+def test_a_file_concerns_the_timer_topics_of_its_schedules(
+    applied: Callable[..., list[str]], client: TestClient, service: LocalService
+) -> None:
+    squat(service)
+    ours = "[daily]\nevery = '1h'\ntarget = 'reports'\nvalue = 'ours'\n"
+    assert applied(ours) == ["added daily"]
+    assert applied(ours, prune=True) == ["unchanged daily"]
+    other = "[poll]\nevery = '1h'\ntarget = 'reports'\nvalue = '1'\ntimer_topic = 'others'\n"
+    assert applied(ours + other, prune=True) == ["unchanged daily", "added poll", "removed daily"]
+    assert rows(client) == [("daily", "timers", "active"), ("poll", "others", "active")]
+    moved = ours + "timer_topic = 'others'\n"
+    assert applied(moved, prune=True) == ["added daily", "removed poll"]
+
+
+def test_the_test_kit_tells_them_apart(service: LocalService) -> None:
+    for topic in ("timers", "others"):
+        service.schedules.set("daily", **HOURLY, timer_topic=topic)
+    service.schedules.pause("daily", timer_topic="others")
+    service.advance("1h")
+    assert len(service.delivered("reports")) == 1
+    service.schedules.stop("daily")
+    with pytest.raises(NoSuchSchedule, match="timers has no schedule 'daily'"):
+        service.schedules.trigger("daily")
+    service.schedules.trigger("daily", timer_topic="others")
+    service.schedules.resume("daily", timer_topic="others")
+    service.advance("1s")
+    assert len(service.delivered("reports")) == 2
+
+
+@pytest.mark.parametrize("call", [("GET", ""), ("GET", "/next"), ("DELETE", ""), ("PUT", "")])
+def test_a_copy_on_its_way_is_awaited_outside_of_the_threads(
+    client: TestClient,
+    service: LocalService,
+    monkeypatch: pytest.MonkeyPatch,
+    call: tuple[str, str],
+) -> None:
+    """Ingest has taken the record of another topic, not yet the one that is meant."""
+    squat(service)
+    service.producer().schedule("orders", b"1", id="daily", every="1h", partition=3)
+
+    async def taken(_: float) -> None:
+        assert threading.current_thread().name == loop
+        service.pending()
+
+    def asleep(_: float) -> None:
+        pytest.fail("a thread of reads or changes waits")
+
+    async def thread_name() -> str:
+        return threading.current_thread().name
+
+    assert client.portal is not None
+    loop = client.portal.call(thread_name)
+    monkeypatch.setattr(schedules, "sleep", taken)
+    monkeypatch.setattr(time, "sleep", asleep)
+    method, path = call
+    body = HOURLY if method == "PUT" else None
+    assert client.request(method, f"/v1/schedules/daily{path}", json=body).status_code == 200
+    service.advance("1s")
+    ours = [] if method == "DELETE" else [("daily", "timers", "active")]
+    assert rows(client) == [("daily", "others", "active"), *ours]
+
+
+def test_a_command_waits_for_a_copy_on_its_way(
+    config: Path, service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.producer().schedule("reports", b"1", id="daily", every="1h")
+    monkeypatch.setattr(time, "sleep", lambda _: service.pending())
+    found = CliRunner().invoke(schedule, ["next", "daily", "--config", str(config)])
+    assert len(found.stdout.splitlines()) == 10
+
+
+def test_a_read_of_none_is_a_few_short_looks(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, slept = list[str](), list[float]()
+
+    def looked(*_: Any) -> Any:
+        looks.append(threading.current_thread().name)
+        return iter(())
+
+    async def sleep(pause_s: float) -> None:
+        slept.append(pause_s)
+
+    monkeypatch.setattr(listing, "pending", looked)
+    monkeypatch.setattr(listing, "READ_PAUSES_S", READ_PAUSES_S)
+    monkeypatch.setattr(schedules, "sleep", sleep)
+    assert client.get("/v1/schedules/daily").status_code == 404
+    assert len(looks) == len(slept) + 1 <= 4 and sum(slept) <= 1
+
+
+def test_lists_keep_and_decode_no_message(
+    client: TestClient,
+    settings: Settings,
+    service: LocalService,
+    applied: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count, size = 64, 64 << 10
+    for topic in ("timers", "others"):
+        for n in range(count // 2):
+            headers = [("a", b"x" * 1_000)] * 20
+            service.producer(topic).schedule(
+                "reports", b"v" * size, id=f"large-{n}", every="1h", headers=headers, key=b"k" * 99
+            )
+    service.pending()
+    monkeypatch.setattr(wheel_listing, "_MESSAGE_BYTES", size)
+
+    def decoded(_: PendingTimer) -> None:
+        pytest.fail("a message is decoded")
+
+    for name in ("value", "headers"):
+        monkeypatch.setattr(PendingTimer, name, property(decoded))
+    assert len(listing.listed(settings).schedules) == count  # imports, and caches, are warm
+    tracemalloc.start()
+    try:
+        found = listing.listed(settings)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < count * size / 4
+    assert len(found.schedules) == count and not found.more
+    fewer = listing.listed(settings, count - 1)
+    assert len(fewer.schedules) == count - 1 and fewer.more
+    other = "[poll]\nevery = '1h'\ntarget = 'reports'\nvalue = '1'\n"
+    assert applied(other, prune=True) == ["added poll"] + [
+        f"removed large-{n}" for n in range(count // 2)
+    ]
+    assert len(client.get("/v1/schedules").json()["schedules"]) == count // 2 + 1
