@@ -65,6 +65,7 @@ def test_a_timer_is_scheduled(client: TestClient, producer: RecordingProducer) -
         "id": "7",
         "partition": 3,
         "window": "10m",
+        "tag": "spring",
     }
     response = client.post("/v1/timers", json=new)
     assert response.status_code == 201
@@ -80,6 +81,7 @@ def test_a_timer_is_scheduled(client: TestClient, producer: RecordingProducer) -
         "id": "7",
         "partition": 3,
         "window": "10m",
+        "tag": "spring",
         "delay": timedelta(minutes=1),
     }
 
