@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from tests.harness.launcher import objects, wait_until
 from tests.harness.reader import read_topic
+from tests.harness.served import TOKEN, bearer, served
 from tests.harness.sparkless_shard import Message, Restartable, running, timer, until
 
 from duewheel.clock import SystemClock
+from duewheel.serve.access import Access
 
 pytestmark = pytest.mark.kafka
 
@@ -67,3 +69,20 @@ def test_the_pause_of_a_timer_topic_ends_by_itself(config: Path) -> None:
         assert shard.delivered() == []
         shard.pump_until([b"later"])
         assert SystemClock().now_ms() >= done["until_ms"]
+
+
+def test_a_tag_is_paused_over_http(config: Path) -> None:
+    with running(config) as shard, served(shard.settings, Access(TOKEN.encode())) as client:
+        client.headers.update(bearer(TOKEN))
+        done = client.post("/v1/pause/tag/spring", json={"note": "too early"}).json()
+        assert done.items() >= {"kind": "tag", "name": "spring", "paused": True}.items()
+        pump_until_paused(shard, "spring")
+        key, value, headers = timer(shard, b"tagged", NOW)
+        shard.send(shard.timers, 0, (key, value, [*headers, ("TIMER_TAG", b"spring")]))
+        shard.send(shard.timers, 0, timer(shard, b"other", NOW))
+        until(shard, lambda: shard.delivered() == [b"other"])
+        until(shard, lambda: client.get("/v1/timers?tag=spring").json()["timers"] != [])
+        assert client.post("/v1/resume/tag/spring").json()["paused"] is False
+        shard.pump_until([b"other", b"tagged"])
+        refused = client.post(f"/v1/pause/target/{shard.timers}", json={})
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_timer")
