@@ -85,4 +85,4 @@ def test_a_tag_is_paused_over_http(config: Path) -> None:
         assert client.post("/v1/resume/tag/spring").json()["paused"] is False
         shard.pump_until([b"other", b"tagged"])
         refused = client.post(f"/v1/pause/target/{shard.timers}", json={})
-        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_timer")
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
