@@ -43,15 +43,8 @@ async def list_schedules(service: Shared) -> ScheduleList:
     return await service.read(listing.listed, listing.SERVED_MAX)
 
 
-@reading.get("/{name}", operation_id="show_schedule", responses=MISSING)
-async def show_schedule(
-    service: Shared, name: Name, timer_topic: TimerTopic = None
-) -> ScheduleSummary:
-    """One schedule."""
-    return await _reading(lambda: service.read(listing.shown, name, timer_topic))
-
-
-@reading.get("/{name}/next", operation_id="next_instants", responses=MISSING)
+# A name may have slashes: the paths that end behind it come first.
+@reading.get("/{name:path}/next", operation_id="next_instants", responses=MISSING)
 async def next_instants(
     service: Shared, name: Name, timer_topic: TimerTopic = None
 ) -> NextInstants:
@@ -59,7 +52,15 @@ async def next_instants(
     return await _reading(lambda: service.read(listing.next_instants, name, timer_topic))
 
 
-@changing.put("/{name}", operation_id="set_schedule", responses=CHANGED)
+@reading.get("/{name:path}", operation_id="show_schedule", responses=MISSING)
+async def show_schedule(
+    service: Shared, name: Name, timer_topic: TimerTopic = None
+) -> ScheduleSummary:
+    """One schedule."""
+    return await _reading(lambda: service.read(listing.shown, name, timer_topic))
+
+
+@changing.put("/{name:path}", operation_id="set_schedule", responses=CHANGED)
 async def set_schedule(
     change: Changing,
     name: Name,
@@ -86,7 +87,7 @@ async def set_schedule(
     return row
 
 
-@changing.post("/{name}/pause", operation_id="pause_schedule", responses=CHANGED | MISSING)
+@changing.post("/{name:path}/pause", operation_id="pause_schedule", responses=CHANGED | MISSING)
 async def pause_schedule(
     change: Changing,
     name: Name,
@@ -102,7 +103,7 @@ async def pause_schedule(
     )
 
 
-@changing.post("/{name}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
+@changing.post("/{name:path}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
 async def resume_schedule(
     change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = 5.0
 ) -> ScheduleSummary:
@@ -113,7 +114,7 @@ async def resume_schedule(
 
 
 @changing.post(
-    "/{name}/trigger", operation_id="trigger_schedule", status_code=201, responses=MISSING
+    "/{name:path}/trigger", operation_id="trigger_schedule", status_code=201, responses=MISSING
 )
 async def trigger_schedule(
     change: Changing, name: Name, timer_topic: TimerTopic = None
@@ -124,7 +125,7 @@ async def trigger_schedule(
     )
 
 
-@changing.delete("/{name}", operation_id="stop_schedule", responses=CHANGED | MISSING)
+@changing.delete("/{name:path}", operation_id="stop_schedule", responses=CHANGED | MISSING)
 async def stop_schedule(
     change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = 5.0
 ) -> ScheduleSummary:

@@ -73,7 +73,7 @@ async def show_lateness(service: Shared) -> Lateness:
     return await service.peek(lateness.lateness)
 
 
-@changing.post("/pause/{kind}/{name}", operation_id="pause_selection")
+@changing.post("/pause/{kind}/{name:path}", operation_id="pause_selection")
 async def pause_one(
     change: Changing, kind: Kind, name: Topic, given: SelectivePause
 ) -> PausedSelection:
@@ -82,7 +82,7 @@ async def pause_one(
         return await service.change(pause_selection, kind, name, given, service.clock)
 
 
-@changing.post("/resume/{kind}/{name}", operation_id="resume_selection")
+@changing.post("/resume/{kind}/{name:path}", operation_id="resume_selection")
 async def resume_one(change: Changing, kind: Kind, name: Topic) -> PausedSelection:
     """Ends the pause of a target, timer topic or tag."""
     with change.logged() as service:

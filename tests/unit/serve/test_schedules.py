@@ -164,6 +164,17 @@ def test_a_name_has_200_bytes(client: TestClient, settings: Settings) -> None:
     assert listed(client)[0]["name"] == "é" * 100
 
 
+def test_a_name_may_have_slashes(client: TestClient) -> None:
+    """As in the header of any producer; such a schedule was in the list, and nowhere else."""
+    put(client, "eu%2Fdaily", **DAILY)
+    (row,) = listed(client)
+    assert row["name"] == client.get("/v1/schedules/eu%2Fdaily").json()["name"] == "eu/daily"
+    assert len(client.get("/v1/schedules/eu%2Fdaily/next").json()["due_ms"]) == 10
+    assert client.post("/v1/schedules/eu%2Fdaily/pause", json={}).status_code == 200
+    assert client.delete("/v1/schedules/eu%2Fdaily").status_code == 200
+    assert listed(client) == []
+
+
 def test_a_name_in_two_partitions_is_refused_with_the_remedy(
     client: TestClient, service: LocalService, settings: Settings
 ) -> None:
