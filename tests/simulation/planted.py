@@ -312,7 +312,8 @@ PLANTED = {
         "wheel/append/placement.py",
         "np.where(again, r, close.floor) + 1",
         "close.floor + 1",
-        seed=151,
+        test="unit/wheel/recovery/test_rebuild.py::"
+        "test_a_directory_that_is_lost_again_and_again_is_read_again",
     ),
     "put-below": Planted(
         "2",
