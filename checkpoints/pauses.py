@@ -48,9 +48,12 @@ NONE_PAUSED = PausedTimers()
 
 
 class PausesFile(NamedTuple):
-    """The pauses that dequeue follows, in a file for `status`: a hint, replaced at every change."""
+    """The pauses that dequeue follows, in a file: for `status`, and for the next start, which reads
+    only later records. Replaced at every change, and once a minute.
+    """
 
     of: Mapping[str, PauseRecord] = MappingProxyType({})  # by "kind/name"
+    read_below: int = -1  # the offset below which the records are read; -1: none is
 
     def write(self, directory: Path) -> None:
         """Replaces the file.

@@ -134,9 +134,6 @@ def waiting_headers(not_before_ms: Int64, retries: Int32) -> Column:
     )
 
 
-# Of a waiting copy that was neither parked nor spread: RETRIES, which is 1 at least, counts as 0.
-
-
 def letter_headers(origin_offset: Int64, not_before_ms: Int64, retries: Int32) -> Column:
     """The last headers of a dead letter that waits, encoded: one for each of LETTER_END."""
     return join(

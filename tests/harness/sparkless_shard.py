@@ -70,6 +70,7 @@ class SparklessShard:
         ]
         self._pauses = PauseWatch(settings, self._clock)
         self._pauses.__enter__()
+        self._pauses.wait(self._clock.stopping)
         self._publisher = factory.publisher(settings, self._clock, paused=self._pauses.now)
         self._dequeue = Dequeue(
             self._directories[0], self._publisher, self._clock, factory.dequeue_config(settings)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.launcher import objects, wait_until
+from kafka import KafkaProducer
+from tests.harness.launcher import objects, run, wait_until
 from tests.harness.reader import read_topic
 from tests.harness.served import TOKEN, bearer, served
 from tests.harness.sparkless_shard import Message, Restartable, running, timer, until
@@ -86,3 +88,22 @@ def test_a_tag_is_paused_over_http(config: Path) -> None:
         shard.pump_until([b"other", b"tagged"])
         refused = client.post(f"/v1/pause/target/{shard.timers}", json={})
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+
+
+def test_a_pause_is_seen_behind_another_writer_s_open_transaction(config: Path) -> None:
+    with running(config) as shard:
+        producer = KafkaProducer(bootstrap_servers=shard.servers, transactional_id=shard.target)
+        with closing(producer):
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(shard.settings.state_topic, b"", b"another", partition=0).get(timeout=30)
+            paused(config, "pause", "--target", shard.target)
+            pump_until_paused(shard, shard.target)
+            producer.abort_transaction()
+
+
+def test_nothing_is_paused_before_init(config: Path) -> None:
+    """A topic with the broker's defaults would take the record, and no shard would read it."""
+    done = run(config, "pause", "--target", "orders")
+    assert done.returncode == 2
+    assert "has no topic" in done.stderr and "duewheel init" in done.stderr

@@ -324,7 +324,7 @@ class Loop:
 
     def _deliver(self, chunk: PreparedChunk) -> bool:
         """Runs 3. and 4. of the module's head for one chunk; returns whether it has left. If it is
-        divided, chases wait: before its copies they would never find these, at any slot.
+        divided, chases wait for its first part: before its copies they would never find these.
         """
         reached = self.position.after(chunk.delivered_after, chunk.ends, chunk.half_rows)
         begun_ms = self._clock.boottime_ms()

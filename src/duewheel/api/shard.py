@@ -144,6 +144,12 @@ class DequeueView(ProcessView):
     )
     paused_timers: dict[str, str] | None = fact(
         "targets, timer topics and tags that a command has paused, with the end",
+        Gauge(
+            "dequeue",
+            "paused_selections",
+            of="paused_selections",
+            help="targets, timer topics and tags that are paused",
+        ),
         warn="The {key} is paused {value}: its timers wait.",
         named="paused",
     )

@@ -66,8 +66,8 @@ _tag = click.option("--tag", help="in its place: timers with this TIMER_TAG, in 
 @_target
 @_timer_topic
 @_tag
-@click.option("--for", "duration", help="of a topic: resume by itself after it, as 2h or 30m")
-@click.option("--note", default="", help="of a topic: why; `status` shows it")
+@click.option("--for", "duration", help="of a topic or tag: until it resumes, as 2h or 30m")
+@click.option("--note", default="", show_default=False, help="of a topic or tag: why")
 @with_result()
 def pause(settings: Settings, output: str, **given: Any) -> None:
     """Pause ingest or dequeue, or the deliveries of one topic or tag.
@@ -83,7 +83,7 @@ def pause(settings: Settings, output: str, **given: Any) -> None:
 
     kind, name = _paused_part(given)
     if kind != "process":
-        request = SelectivePause(duration=given["duration"], note=given["note"])
+        request = SelectivePause.of({"duration": given["duration"], "note": given["note"]})
         show(pause_selection(settings, kind, name, request, SystemClock()), output)
     elif given["duration"] or given["note"]:
         raise ConfigError("--for and --note are for --target, --timer-topic and --tag")

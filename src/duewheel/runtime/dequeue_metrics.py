@@ -93,7 +93,8 @@ class DequeueMetrics:
         )
         yield counters(
             "parked",
-            "Timers written to their timer topic again: their target took no writes; each time.",
+            "Timers written to their timer topic again: their target took no writes, or they were "
+            "paused; each time.",
             "topic",
             self._topics["parked"].of(statistics.parked),
         )

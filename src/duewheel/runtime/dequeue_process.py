@@ -89,7 +89,7 @@ def _run(
                 topics.require()
                 with _metrics(settings, clock, dequeue):
                     if _stand_by(settings, directory, clock, publisher, dequeue):
-                        _deliver(settings, directory, clock, dequeue)
+                        _deliver(settings, directory, clock, dequeue, pauses)
             else:
                 first = _first_if_new(settings, directory, clock, publisher, topics)
                 start = partial(
@@ -99,7 +99,7 @@ def _run(
                     is_owner = once_the_owner_is_silent(start, clock, publisher)
                 if is_owner:
                     with _metrics(settings, clock, dequeue):
-                        _deliver(settings, directory, clock, dequeue)
+                        _deliver(settings, directory, clock, dequeue, pauses)
         log.info("dequeue stopped", **_counters(dequeue))
     finally:
         dequeue.close()
@@ -181,7 +181,14 @@ def once_the_owner_is_silent(
     return False
 
 
-def _deliver(settings: Settings, directory: DataDirectory, clock: Clock, dequeue: Dequeue) -> None:
+def _deliver(
+    settings: Settings,
+    directory: DataDirectory,
+    clock: factory.StoppableClock,
+    dequeue: Dequeue,
+    pauses: PauseWatch,
+) -> None:
+    pauses.wait(clock.stopping)
     with _read_ahead(settings, clock, dequeue):
         dequeue.run(until=lambda: bool(directory.state.live.wanted_settings))
 

@@ -116,6 +116,10 @@ class DequeueFacts(ProcessFacts):
         }
 
     @property
+    def paused_selections(self) -> int | None:
+        return None if self.paused_timers is None else len(self.paused_timers)
+
+    @property
     def transaction_blocked(self) -> str | None:
         return self._obstacles and self._obstacles.transaction
 

@@ -43,7 +43,7 @@ async def list_schedules(service: Shared) -> ScheduleList:
     return await service.read(listing.listed, listing.SERVED_MAX)
 
 
-# A name may have slashes: the paths that end behind it come first.
+# A name may have slashes: longer paths come first.
 @reading.get("/{name:path}/next", operation_id="next_instants", responses=MISSING)
 async def next_instants(
     service: Shared, name: Name, timer_topic: TimerTopic = None

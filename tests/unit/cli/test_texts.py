@@ -328,8 +328,10 @@ def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) ->
         (["pause", "ingest", "--for", "1h"], "are for --target, --timer-topic and --tag"),
         (["pause", "--target", "timers"], "'timers' is a topic of"),
         (["pause", "--target", "app.dead-letter"], "'app.dead-letter' is a topic of"),
-        (["resume", "--timer-topic", "orders"], "'orders' is no timer topic of"),
-        (["pause", "--target", "orders", "--for", "2 moons"], "2 moons"),
+        (["pause", "--timer-topic", "orders"], "'orders' is no timer topic of"),
+        (["pause", "--target", "orders", "--for", "2 moons"], "duration"),
+        (["pause", "--target", "orders", "--note", "a" * 256], "note"),
+        (["pause", "--tag", "a" * 65], "a tag has 1 to 64 bytes"),
     ],
 )
 def test_a_pause_of_what_cannot_be_paused_is_refused(

@@ -37,16 +37,16 @@ def resume_selection(settings: Settings, kind: Kind, name: str) -> PausedSelecti
     """Ends a pause; its timers leave when they return from their wait.
 
     Raises:
-        ConfigError, KafkaUnavailable: as `pause_selection`.
+        ConfigError, KafkaUnavailable: as `pause_selection`; a name that the settings no longer have
+            is no error.
     """
-    _require(settings, kind, name)
     _write(settings, kind, name, None)
     return PausedSelection(kind=kind, name=name, paused=False, until_ms=None, note="")
 
 
 def _require(settings: Settings, kind: Kind, name: str) -> None:
     if kind == "tag":
-        if not 0 < len(name.encode()) <= TAG_BYTES_MAX:
+        if not 0 < len(name.encode(errors="surrogateescape")) <= TAG_BYTES_MAX:
             raise ConfigError(f"a tag has 1 to {TAG_BYTES_MAX} bytes")
         return
     is_timer_topic = name in settings.timer.topics or settings.timer_topics.matches(name)
