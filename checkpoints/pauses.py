@@ -3,7 +3,7 @@
 A record for each of them, in the partition of shard 0, for all shards:
 
     key     pause/target/<topic>, pause/timer-topic/<topic> or pause/tag/<tag>
-    value   JSON: when it ends by itself, null without an end; and a note. Empty: it has ended
+    value   JSON: when it ends by itself, null without an end; and a note. Or null: it has ended
 
 So a pause outlasts restarts, the loss of a data directory, and a move to another host. While it
 holds, the due timers concerned are parked (wheel/dequeue/fate.py).
@@ -74,9 +74,11 @@ def key_of(kind: Kind, name: str) -> bytes:
     return f"{_PREFIX}{kind}/{name}".encode()
 
 
-def encoded(pause: PauseRecord) -> bytes:
-    """Makes the value of a pause's record."""
-    return json.dumps(to_json(pause)).encode()
+def encoded(pause: PauseRecord | None) -> bytes:
+    """Makes the value of a pause's record; None has ended. That is no empty value: compaction would
+    remove it after a day, and a data directory that is older would stay paused.
+    """
+    return json.dumps(pause and to_json(pause)).encode()
 
 
 def name_of(key: bytes) -> str | None:

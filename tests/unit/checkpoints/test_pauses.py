@@ -17,7 +17,7 @@ from duewheel.checkpoints.pauses import (
 )
 
 
-def test_a_pause_is_read_as_it_was_written_and_ends_by_an_empty_value() -> None:
+def test_a_pause_is_read_as_it_was_written_and_ends_by_a_record() -> None:
     pause = PauseRecord(5_000, "their database")
     key = key_of("timer-topic", "orders.delayed")
     assert name_of(key) == "timer-topic/orders.delayed"
@@ -26,7 +26,8 @@ def test_a_pause_is_read_as_it_was_written_and_ends_by_an_empty_value() -> None:
     assert changed(begun, {key: encoded(PauseRecord(None))}) == {
         "timer-topic/orders.delayed": PauseRecord(None)
     }
-    assert changed(begun, {key: b""}) == {}
+    assert changed(begun, {key: encoded(None)}) == changed(begun, {key: b""}) == {}
+    assert encoded(None) != b"", "compaction would remove it"
 
 
 def test_other_records_of_the_state_topic_are_no_pauses() -> None:

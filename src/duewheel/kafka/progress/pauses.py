@@ -81,8 +81,7 @@ def write_pause(
         KafkaUnavailable: no acknowledgement in time: it may be in effect all the same.
         ConfigError: there is no state topic, or no right to write to it.
     """
-    place, key = place_of(state_topic, 0), key_of(kind, name)
-    value = None if pause is None else encoded(pause)
+    place, key, value = place_of(state_topic, 0), key_of(kind, name), encoded(pause)
     with LogReader(settings, [state_topic], deadline=deadline) as log:
         log.existing(hint=INIT_MAKES_IT)
     own = {"acks": "all", "allow_auto_create_topics": False}
