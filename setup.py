@@ -27,16 +27,21 @@ def check_links() -> None:
 
 
 def description() -> str:
-    """README.md; a link to a file of the repository becomes absolute, or the link's text."""
+    """README.md; a link to a file of the repository becomes absolute, or the link's text.
+
+    Without an address a picture is left out.
+    """
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"].get("urls", {})
     base = urls.get("Source")
 
     def absolute(link: re.Match[str]) -> str:
-        text, target = link.groups()
-        return f"[{text}]({base}/blob/main/{target})" if base else text
+        mark, text, target = link.groups()
+        if not base:
+            return "" if mark else text
+        return f"{mark}[{text}]({base}/{'raw' if mark else 'blob'}/main/{target})"
 
     text = (ROOT / "README.md").read_text("utf-8")
-    return re.sub(r"\[([^\]\n]+)\]\((?!https?://|#)([^)\s]+)\)", absolute, text)
+    return re.sub(r"(!?)\[([^\]\n]+)\]\((?!https?://|#)([^)\s]+)\)", absolute, text)
 
 
 check_links()

@@ -2,7 +2,7 @@
 
     commit   {"batch", "marks", "hours": {hour: [log bytes, message bytes, batch from, cancelled
              bytes, cancelled from]}, "placed", "topic_ids": {topic: id}, "topics",
-             "cancels": {hour: [bytes, bytes]}}
+             "cancels": {hour: [bytes, bytes]}, "floor"}
     close    {"lower", "c_before", "floor", "c"}
 
 Marks, and c, are {topic: {partition: offset}}. A mark is the next offset to take.
@@ -81,12 +81,19 @@ class Commit(NamedTuple):
     # bytes of the two files of every segment of the cancel log, by its hour
     cancels: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     applied: bool = False  # whether the wheel has the batch; if not, a redo links it again
+    # The last slot that was closed when the rows of the batch were placed; 0 if it is unknown. A
+    # close page with a lower floor is older than that, so the newest one is lost.
+    floor: int = 0
 
     @property
     def is_sound(self) -> bool:
         """Whether no count or offset is negative: asserted at each write, required at each read."""
         least = min(self.batch, self.placed, self.topics, *self.marks.values())
         return least >= 0 and all(files.is_sound for files in self.hours.values())
+
+    def high_water(self, close: Close | None) -> Marks:
+        """Returns the marks; for a partition without one, C of the close page."""
+        return {**(close.marks if close else {}), **self.marks}
 
     def to_json(self) -> dict[str, Any]:
         """Returns the page's content; `applied` is a field of the page, not of the content."""
@@ -105,6 +112,7 @@ class Commit(NamedTuple):
             "topic_ids": dict(self.topic_ids),
             "topics": self.topics,
             "cancels": dict(self.cancels),
+            "floor": self.floor,
         }
 
     @classmethod
@@ -120,6 +128,7 @@ class Commit(NamedTuple):
             integer(raw["topics"]),
             lengths_from(raw["cancels"], 2),
             applied,
+            integer(raw.get("floor", 0)),
         )
         if not commit.is_sound:
             raise ValueError(

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.partition_names import by_name
 from duewheel.schemas.wire.record_batch import Batch
 
 HELD_PREFIX = b"held/"
@@ -89,4 +90,4 @@ def copies(held: Mapping[TopicPartition, Held]) -> int:
 
 def named(held: Mapping[TopicPartition, Held]) -> dict[str, int]:
     """Counts the copies that wait, by name of the partition, for the log."""
-    return {f"{topic}-{number}": of.copies for (topic, number), of in held.items()}
+    return {name: of.copies for name, of in by_name(held).items()}

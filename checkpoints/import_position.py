@@ -10,12 +10,10 @@ The transaction that writes timers writes it, under the key `import:<name>`. The
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from hashlib import sha256
 
-from duewheel.checkpoints.json_fields import MISSHAPEN, from_json, to_json
-from duewheel.errors import RecoveryRefused
+from duewheel.checkpoints.json_fields import CommandPosition
 
 _NOTHING = sha256().hexdigest()
 
@@ -26,7 +24,7 @@ def key_of(import_name: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportPosition:
+class ImportPosition(CommandPosition):
     """The position of one import; fields as in the module's head."""
 
     lines: int = 0
@@ -37,9 +35,6 @@ class ImportPosition:
         if not 0 <= self.written <= self.lines:
             raise ValueError(f"{self.written} of {self.lines} lines are written")
 
-    def encode(self) -> bytes:
-        return json.dumps(to_json(self)).encode()
-
     @classmethod
     def decode(cls, value: bytes | None, import_name: str) -> ImportPosition:
         """Decodes a record's value; None is the beginning. The name is for the error.
@@ -47,13 +42,5 @@ class ImportPosition:
         Raises:
             RecoveryRefused: the bytes are no such position.
         """
-        if value is None:
-            return cls()
-        try:
-            position: ImportPosition = from_json(cls, json.loads(value))
-            return position
-        except MISSHAPEN as error:
-            raise RecoveryRefused(
-                f"the position of the import {import_name!r} cannot be read: {error!r}; another "
-                "--name begins at the first line, and sends those once more that are sent"
-            ) from error
+        remedy = "another --name begins at the first line, and sends those once more that are sent"
+        return cls.decoded(value, f"the import {import_name!r}", remedy)

@@ -2,7 +2,7 @@
 
 A record is a dataclass or a NamedTuple. Its annotations are the declaration: whole numbers, text,
 truth values, enums, records, optional values of these, tuples, and mappings by text or partition.
-A StateFile is a record in a file of its own.
+A StateFile is a record in a file of its own, a CommandPosition one in the state topic.
 
 A checksum proves that the bytes are unchanged, not that this version wrote them. Records in Kafka
 and Spark's files have no checksum at all. Without these checks a value of another type would raise
@@ -22,6 +22,7 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem, checked_line, checked_text
+from duewheel.errors import RecoveryRefused
 
 T = TypeVar("T")
 
@@ -54,6 +55,34 @@ class StateFile:
     def read(cls, directory: Path) -> Self | None:
         """Reads the file; None if it is missing, damaged or misshapen."""
         return read_record(cls, directory / cls.file_name)
+
+
+class CommandPosition:
+    """The position of a command in its source, as JSON in a record of the state topic. Subclasses
+    are frozen dataclasses that begin by their defaults; a `__post_init__` may refuse values with a
+    ValueError.
+    """
+
+    __slots__ = ()
+
+    def encode(self) -> bytes:
+        return json.dumps(to_json(self)).encode()
+
+    @classmethod
+    def decoded(cls, value: bytes | None, of: str, remedy: str) -> Self:
+        """Decodes a record's value; None is the beginning. `of` and `remedy` are for the error.
+
+        Raises:
+            RecoveryRefused: the bytes are no such position.
+        """
+        if value is None:
+            return cls()
+        try:
+            position: Self = from_json(cls, json.loads(value))
+        except MISSHAPEN as error:
+            text = f"the position of {of} cannot be read: {error!r}; {remedy}"
+            raise RecoveryRefused(text) from error
+        return position
 
 
 def read_record(kind: type[T], path: Path) -> T | None:

@@ -21,7 +21,7 @@ from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.json_fields import MISSHAPEN, from_json, read_record, swap_json, to_json
 
 FILE_NAME = "pauses"
-Kind = Literal["target", "timer-topic", "tag"]
+PausedKind = Literal["target", "timer-topic", "tag"]
 _PREFIX = "pause/"
 
 
@@ -69,9 +69,9 @@ class PausesFile(NamedTuple):
         return read_record(cls, directory / FILE_NAME) or cls()
 
 
-def key_of(kind: Kind, name: str) -> bytes:
+def key_of(kind: PausedKind, name: str) -> bytes:
     """Makes the key of a pause's record."""
-    return f"{_PREFIX}{kind}/{name}".encode()
+    return f"{_PREFIX}{kind}/{name}".encode(errors="surrogateescape")
 
 
 def encoded(pause: PauseRecord | None) -> bytes:
@@ -86,7 +86,8 @@ def name_of(key: bytes) -> str | None:
     if not key.startswith(_PREFIX.encode()):
         return None
     name = key.decode(errors="replace").removeprefix(_PREFIX)
-    return name if name.partition("/")[0] in get_args(Kind) else None
+    kind, slash, _ = name.partition("/")
+    return name if slash and kind in get_args(PausedKind) else None
 
 
 def changed(
@@ -109,7 +110,7 @@ def changed(
 
 
 def paused_at(pauses: Mapping[str, PauseRecord], now_ms: int) -> PausedTimers:
-    """Returns the topics that are paused at this moment."""
-    names = [name.split("/", 1) for name, pause in pauses.items() if pause.holds(now_ms)]
-    kinds = get_args(Kind)  # in the order of the fields
-    return PausedTimers(*(frozenset(each for of, each in names if of == kind) for kind in kinds))
+    """Returns the topics and tags that are paused at this moment."""
+    names = [name.partition("/") for name, pause in pauses.items() if pause.holds(now_ms)]
+    kinds = get_args(PausedKind)  # in the order of the fields
+    return PausedTimers(*(frozenset(each for of, _, each in names if of == kind) for kind in kinds))

@@ -33,6 +33,7 @@ from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.checkpoints.progress import NOBODY, Progress, shard_of
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import is_retired
+from duewheel.schemas.partition_names import partition_name
 
 NOTICE_KEY = b"reshard"
 
@@ -129,9 +130,10 @@ def unsealed(old: Sequence[Progress], draw: Callable[[], int]) -> list[Progress]
 def _require_none_held(old: Sequence[Progress]) -> None:
     """Refuses held copies: another shard would not read them beside the progress of this one."""
     for record in old:
-        for (topic, number), held in record.held.items():
+        for partition, held in record.held.items():
+            name = partition_name(partition)
             raise RecoveryRefused(
-                f"shard {record.shard} holds {held.copies} copies for {topic}-{number}, which took"
+                f"shard {record.shard} holds {held.copies} copies for {name}, which took"
                 " no writes when they left: run the shard until the partition has them (create a"
                 " deleted topic again for that)"
             )
@@ -158,6 +160,6 @@ def _require_one_history(old: Sequence[Progress]) -> None:
                     "start them, or accept the loss of the old topic first"
                 )
     counted = Counter(partition for record in old for partition in record.partitions)
-    twice = sorted(f"{topic}-{number}" for (topic, number), n in counted.items() if n > 1)
+    twice = sorted(partition_name(partition) for partition, n in counted.items() if n > 1)
     if twice:
         raise RecoveryRefused(f"more than one shard has progress of {', '.join(twice)}")

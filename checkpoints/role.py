@@ -7,6 +7,9 @@ a change would let a new version start beside a running old one.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Literal
+
+ProcessName = Literal["ingest", "dequeue"]
 
 
 class Role(IntEnum):
@@ -14,6 +17,11 @@ class Role(IntEnum):
 
     INGEST = 0
     DEQUEUE = 1
+
+    @classmethod
+    def of(cls, process: ProcessName) -> Role:
+        """The role of a process."""
+        return cls[process.upper()]
 
     @property
     def lock_name(self) -> str:

@@ -287,7 +287,7 @@ class State:
         self._words[FieldIndex.DAMAGE] = max(self.damage, damage)
         self.sync()
 
-    # ---- recovery: see checkpoints/recovery_decision.py ----------------------------------------
+    # ---- recovery: see wheel/recovery/decision.py ----------------------------------------
 
     @property
     def generation(self) -> int:
@@ -326,7 +326,7 @@ class State:
     def claim(self, followed: int, drawn: int) -> None:
         """Records the incarnation in Kafka and the one drawn by this start. Durable before the
         drawn one is in Kafka: otherwise this directory would not recognise its own progress after a
-        loss of power (`is_own` in recovery_decision.py).
+        loss of power (`is_own` in local_state.py).
         """
         self._words[FieldIndex.FOLLOWED] = followed
         self._words[FieldIndex.CLAIMED] = drawn

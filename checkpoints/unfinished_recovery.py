@@ -1,4 +1,4 @@
-"""Which part of a recovery is unfinished (recovery_decision.py has the decision and the steps).
+"""Which part of a recovery is unfinished (wheel/recovery/decision.py has the decision).
 
 `duewheel health` reads it every few seconds: the module and its imports are light.
 """

@@ -24,3 +24,16 @@ def ranges(firsts: Int64 | int, counts: Int64) -> Int64:
     bounds = bounds_of(counts)
     numbers: Int64 = np.arange(bounds[-1]) + np.repeat(firsts - bounds[:-1], counts)
     return numbers
+
+
+def index_among(values: Int64, rising: Int64) -> tuple[Int64, Bool]:
+    """The index of each value among some that rise, and whether it is one of them; else the index
+    means nothing.
+
+    >>> [each.tolist() for each in index_among(np.array([7, 5]), np.array([3, 5]))]
+    [[1, 1], [False, True]]
+    """
+    if not len(rising):
+        return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
+    index = np.minimum(np.searchsorted(rising, values), len(rising) - 1)
+    return index, rising[index] == values

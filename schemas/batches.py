@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -107,6 +107,9 @@ class TimerBatch:
     # written then.
     seed: Bool
     forged: Bool  # whether it has headers of copies that duewheel did not write: they were ignored
+    # The row is a timer that is dropped if an earlier one of its partition and id is pending. It
+    # has an id of its own, and cancels nothing.
+    keeps: Bool
 
     @classmethod
     def none(cls) -> TimerBatch:
@@ -114,7 +117,7 @@ class TimerBatch:
         text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
         return cls(
             *([], no32, no64, no64, no64, no64, [], no32, no, no, no64, [], no32, no32, no32, no64),
-            *(text, text, text, no32, no32, no32, no32, no64, no64, no32, no, no, no),
+            *(text, text, text, no32, no32, no32, no32, no64, no64, no32, no, no, no, no),
         )
 
     def __len__(self) -> int:
@@ -176,6 +179,13 @@ def _renamed(
     )
 
 
+class PolicyLabel(NamedTuple):
+    """A policy of delivery as its counts and its dead letters show it."""
+
+    name: str  # in metrics, in the log, and as the code of its dead letters
+    refusal: str  # the sentence of its dead letters
+
+
 @dataclass(frozen=True, slots=True)
 class Deliveries:
     """Messages ready to be published, in the order of their delivery. Every fact that routing and
@@ -205,7 +215,7 @@ class Deliveries:
     # Of a row that a policy postpones (wheel/policies/policy.py): it returns to its timer topic
     # with this instant, or becomes a dead letter if that is NEVER; else ANY_TIME.
     not_before_ms: Int64
-    policies: list[str]  # names, indexed by `policy`
+    policies: list[PolicyLabel]  # indexed by `policy`
     policy: Int32  # the one that postpones the row, or NO_POLICY
     # The row is the reply to a cancel: of the added headers it gets TIMER_SOURCE only, and it never
     # waits.

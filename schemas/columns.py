@@ -162,12 +162,18 @@ def coded(column: Column) -> tuple[Int64, Column]:
     Arrow's hash of strings has no secret: a producer can choose values of one hash, and to encode n
     of them takes n² steps. So few rows are encoded at once, and Python's dict joins their values.
     """
-    index, places = np.empty(len(column), np.int64), dict[Any, int]()
+    indexes = dict[bytes, int]()
+    return coded_among(indexes, column), binary(indexes)
+
+
+def coded_among(indexes: dict[bytes, int], column: Column) -> Int64:
+    """The index of each value in `indexes`, which gets those that it lacks, as `coded`."""
+    index = np.empty(len(column), np.int64)
     for first in range(0, len(column), _CODED_AT_ONCE):
         part: Any = _pc.dictionary_encode(column.slice(first, _CODED_AT_ONCE))
-        of_part = [places.setdefault(value, len(places)) for value in part.dictionary.to_pylist()]
+        of_part = [indexes.setdefault(value, len(indexes)) for value in part.dictionary.to_pylist()]
         index[first : first + len(part)] = np.array(of_part, np.int64)[np.asarray(part.indices)]
-    return index, binary(places)
+    return index
 
 
 def first_bytes(column: Column) -> Bytes:

@@ -22,7 +22,13 @@ ID_BYTES_MAX = 255  # of an id that the user gave
 ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer was rolled, if it was
 TAG = "TIMER_TAG"  # a user's header, delivered like others: selects timers, as in lists and pauses
 TAG_BYTES_MAX = 64  # of a tag that the client writes, or a filter names
+EXPIRES_MS = "TIMER_EXPIRES_MS"  # likewise: the last instant at which the timer is delivered
 LATENESS_MS = "TIMER_LATENESS_MS"  # when it was encoded for its transaction; where configured
+
+# Of a timer with an id: its fate while an earlier timer of its id is pending.
+IF_PENDING = "TIMER_IF_PENDING"
+IfPending = Literal["keep", "replace"]  # the earlier one stays, or this one takes its place
+IF_PENDING_WORDS: tuple[IfPending, ...] = get_args(IfPending)
 
 # Of a recurring timer: its record has them in place of a due time, each of its copies beside one.
 CRON = "TIMER_CRON"
@@ -53,12 +59,13 @@ CHASE_FLAGS = "TIMER_CANCEL_FLAGS"  # CHASE_FLAG_FOUND and CHASE_FLAG_RESCHEDULE
 CHASE_FLAG_FOUND = 1  # the request, or an earlier chase of it, has marked a timer
 CHASE_FLAG_RESCHEDULE = 2  # the request was a reschedule
 
-# Added to replies to cancels and reschedules. Their value is a JSON object (ANSWER_*).
+# Added to replies to cancels, reschedules and timers with `keep`. Their value is a JSON object
+# (ANSWER_*).
 ANSWER = "TIMER_ANSWER"  # an Answer: the outcome
 ANSWER_NAME = "answer"  # the same word
 ANSWER_ID = "id"  # of the timers to be cancelled
-ANSWER_SOURCE = "source"  # topic-partition@offset of the cancel or reschedule
-ANSWER_REQUEST = "request"  # "cancel" or "reschedule"
+ANSWER_SOURCE = "source"  # topic-partition@offset of the cancel, reschedule or timer
+ANSWER_REQUEST = "request"  # "cancel", "reschedule" or "keep"
 
 # Added to dead letters.
 ERROR_CODE = "TIMER_ERROR_CODE"  # one word, for programs
@@ -93,11 +100,13 @@ can trust them."""
 
 
 class Answer(StrEnum):
-    """The outcome of a cancel or reschedule."""
+    """The outcome of a cancel or reschedule; or of a timer with `keep`: of these the last three."""
 
     CANCELLED = "cancelled"  # at least one was pending, or the newest was cancelled before
     ALREADY_DELIVERED = "already_delivered"
     UNKNOWN = "unknown"  # no such timer, or no trace of it
+    KEPT = "kept"  # an earlier timer of the id is pending: the new one was dropped
+    TAKEN = "taken"  # none was: the new one is pending
 
 
 class Request(IntEnum):
@@ -117,6 +126,7 @@ class Request(IntEnum):
     CANCEL = auto()
     RESCHEDULE = auto()
     CANCEL_OFFSET = auto()  # beside these two: the one timer that they match
+    IF_PENDING = auto()
     CRON = auto()  # from here to PAUSED: of a recurring timer
     ZONE = auto()
     EVERY = auto()
@@ -155,6 +165,7 @@ REQUEST: dict[str, Request] = {
     "TIMER_DEL_UNIQKEY": Request.CANCEL,
     "TIMER_RESCHEDULE": Request.RESCHEDULE,
     "TIMER_CANCEL_OFFSET": Request.CANCEL_OFFSET,
+    IF_PENDING: Request.IF_PENDING,
     CRON: Request.CRON,
     ZONE: Request.ZONE,
     EVERY: Request.EVERY,

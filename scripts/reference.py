@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import annotated_types
 import click
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from duewheel.api.fact import exported
@@ -36,6 +36,7 @@ from duewheel.cli.examples import EXAMPLES
 from duewheel.config import keys_and_defaults, values
 from duewheel.config.durations import format_duration_ms, parse_duration_ms
 from duewheel.config.settings import Settings
+from duewheel.ops.relay import relay_metrics
 from duewheel.osutil import metrics_server
 from duewheel.runtime import dequeue_metrics, ingest_metrics, shard_metrics
 from duewheel.serve import metrics as serve_metrics
@@ -68,6 +69,7 @@ KINDS: tuple[tuple[Any, str], ...] = (
     (int, "whole number"),
     (float, "number"),
     (str, "text"),
+    (SecretStr, "text, secret"),
 )
 
 
@@ -165,6 +167,7 @@ COLLECTORS: tuple[tuple[ModuleType, str], ...] = (
     (audit_metrics, "Ingest: the newest audit"),
     (dequeue_metrics, "Dequeue"),
     (serve_metrics, "Serve: the HTTP API"),
+    (relay_metrics, "Relay"),
 )
 # Who exports the facts of the shard that name it.
 FACTS: dict[ModuleType, str] = {
@@ -179,6 +182,7 @@ FAMILIES = {
     "gauge": ("gauge", ""),
     "gauges": ("gauge", ""),
     "histogram": ("histogram", ""),
+    "histograms": ("histogram", ""),
 }
 
 

@@ -167,7 +167,7 @@ def is_ready(config: Path) -> bool:
     settings = load(config)
     if not settings.storage.data_dir.exists():
         return False
-    found = status(settings)
+    found = status(settings, SystemClock())
     return found.ready and found.pending > TIMERS // 2
 
 

@@ -26,6 +26,7 @@ from duewheel.clock import Clock, Interval
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.partition_names import by_name, partition_name
 from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
@@ -73,6 +74,8 @@ class TakerStatistics:
     rows: int = 0  # timers that the engine took, rejected ones included
     rejected: Mapping[str, int] = field(default_factory=dict)  # how many of them, by reason
     forged: int = 0  # how many had headers of copies that duewheel did not write
+    # How many timers were dropped because an earlier one of their id was pending
+    rows_kept_out: int = 0
     rows_replayed: int = 0  # rows that were dropped because the engine had them
     rows_paused: int = 0  # rows that wait because ingest is paused
     rows_without_room: int = 0  # rows that wait because the disk would be too full with them
@@ -140,7 +143,7 @@ class BatchTaker:
         if self._far_hours_reminder.is_over():
             _log.error(
                 "a timer partition waits: its records lead to too many hours far ahead",
-                at=[f"{topic}-{number}@{end}" for (topic, number), end in ends.items()],
+                at=[f"{name}@{end}" for name, end in by_name(ends).items()],
                 remedy="set message.timestamp.type=LogAppendTime; `duewheel reconfigure --skip` "
                 "makes a dead letter of each such record",
             )
@@ -174,13 +177,13 @@ class BatchTaker:
 
     def _require_forward(self, ends: Marks) -> None:
         """Refuses a log that has lost its end: step 1 would drop its new messages as replayed."""
-        for (topic, number), end in ends.items():
-            reached = self._reached.get((topic, number), end)
+        for partition, end in ends.items():
+            reached, name = self._reached.get(partition, end), partition_name(partition)
             if end < reached:
                 raise RecoveryRefused(
-                    f"{topic}-{number} ends at offset {end}, but messages up to {reached} were "
+                    f"{name} ends at offset {end}, but messages up to {reached} were "
                     "taken from it: it has lost its end, and new messages would count as replayed. "
-                    f"`duewheel reconfigure --accept-loss {topic}-{number}` accepts that"
+                    f"`duewheel reconfigure --accept-loss {name}` accepts that"
                 )
 
     def _note_gaps(self, batch: TimerBatch, marks_before: Marks, ends: Marks) -> None:
@@ -248,20 +251,21 @@ class BatchTaker:
 
     def _rows_of_one_lock(self, batch: TimerBatch, sizes: Int64, begin: int) -> int:
         """How many rows from `begin` on have CANCELS_MAX cancels and LOCKED_BYTES together; one at
-        least. Cancels are resolved and written under engine.lock; timers are written again whose
-        slot closes meanwhile.
+        least. Cancels are resolved and written under engine.lock, and the outcomes of timers with
+        `keep`; timers are written again whose slot closes meanwhile.
         """
-        sizes, cancels = sizes[begin:], np.cumsum(batch.cancels[begin:])
+        asks = batch.cancels | batch.keeps
+        sizes, cancels = sizes[begin:], np.cumsum(asks[begin:])
         count = int(np.searchsorted(cancels, CANCELS_MAX, "right"))
         if sizes.sum() > LOCKED_BYTES:  # seldom: the slots cost as much as all else here
-            locked = batch.cancels | self._engine.closes_within(batch, _CLOSES_MS)
+            locked = asks | self._engine.closes_within(batch, _CLOSES_MS)
             octets = np.cumsum(np.where(locked[begin:], sizes, 0))
             count = min(count, int(np.searchsorted(octets, LOCKED_BYTES, "right")))
         return max(1, count)
 
     def _append(self, batch: TimerBatch, marks: Marks) -> None:
         """Appends until the engine has taken everything."""
-        while self._engine.append(batch, marks).ahead:
+        while self._append_once(batch, marks).ahead:
             left = _rows_from(batch, self._engine.marks)
             if len(left) < len(batch):
                 self._count(batch.take(np.setdiff1d(np.arange(len(batch)), left)))
@@ -272,16 +276,22 @@ class BatchTaker:
         self._statistics = replace(self._statistics, rows_ahead=0)
         self._count(batch)
 
+    def _append_once(self, batch: TimerBatch, marks: Marks) -> Appended:
+        appended = self._engine.append(batch, marks)
+        kept = self._statistics.rows_kept_out + appended.kept_out
+        self._statistics = replace(self._statistics, rows_kept_out=kept)
+        return appended
+
     def _count(self, taken: TimerBatch) -> None:
         """Counts rows that the engine has. At once: the rest of their batch may never be taken."""
         done, rejected = self._statistics, Counter(taken.rejections())
         if unread := rejected[UNREADABLE_CODE]:
             row = int(np.argmax(taken.code == taken.codes.index(UNREADABLE_CODE)))
-            topic, number = taken.partitions[taken.partition[row]]
+            name = partition_name(taken.partitions[taken.partition[row]])
             _log.warning(
                 "record batches that cannot be read: dead letters",
                 batches=unread,
-                first=f"{topic}-{number}@{taken.offset[row]}",
+                first=f"{name}@{taken.offset[row]}",
             )
         self._statistics = replace(
             done,

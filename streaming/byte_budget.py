@@ -8,10 +8,11 @@ records costs the other topics nothing, and a partition with a backlog costs the
 nothing.
 
 The bytes are counted when a record batch has been decompressed. A cancel counts as CANCEL_BYTES:
-its bytes are few, but 300,000 of one producer take the wheel 3 s, and the next batch would wait. A
-topic may exceed its part by one record batch; its other partitions are then read no further in this
-round. The order of the partitions differs from round to round, so no partition always loses by
-this, or always comes last in a broker's answer.
+its bytes are few, but 300,000 of one producer take the wheel 3 s, and the next batch would wait. So
+does a timer with `keep`, which is looked up like a cancel. A topic may exceed its part by one
+record batch; its other partitions are then read no further in this round. The order of the
+partitions differs from round to round, so no partition always loses by this, or always comes last
+in a broker's answer.
 """
 
 from __future__ import annotations
@@ -64,8 +65,10 @@ class ByteBudget:
         self._count(partition, octets)
 
     def parsed(self, timers: TimerBatch) -> None:
-        """Counts the cancels among records that were taken before."""
-        counts = np.bincount(timers.partition[timers.cancels], minlength=len(timers.partitions))
+        """Counts the cancels, and the timers that keep, among records that were taken before."""
+        counts = np.bincount(
+            timers.partition[timers.cancels | timers.keeps], minlength=len(timers.partitions)
+        )
         for number in np.flatnonzero(counts).tolist():
             self._count(timers.partitions[number], int(counts[number]) * CANCEL_BYTES)
 

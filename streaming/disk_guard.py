@@ -68,6 +68,7 @@ def written_bytes(batch: TimerBatch) -> Int64:
     stored = sum(lengths(c) for c in (batch.key_value, batch.headers, batch.timer_id))
     stored += np.array([len(name) for name in batch.targets], np.int64)[batch.target]
     # A reschedule is written as a timer and as a request; a copy may repeat a request.
-    times = batch.timer.astype(np.int64) + batch.cancels + (batch.origin_offset < batch.offset)
+    asks = batch.cancels | batch.keeps
+    times = batch.timer.astype(np.int64) + asks + (batch.origin_offset < batch.offset)
     written: Int64 = _WRITTEN * times * (stored + PREFIX_BYTES + RECORD_BYTES)
     return written

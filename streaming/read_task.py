@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.columns import CutBatches, committed_records
 from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.batches import TimerBatch, TopicPartition
@@ -86,7 +86,7 @@ class ProcessReader:
                 # Garbage collection may never see it (`gc.freeze`): its sockets would stay open.
                 self._reader.close()
                 self._reader = None
-            self._reader = LogReader(ClientSettings(settings.kafka), settings.topics)
+            self._reader = LogReader(KafkaClients(settings.kafka), settings.topics)
             self._key = key
         return self._reader
 

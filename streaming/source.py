@@ -34,7 +34,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.clock import SystemClock
-from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.streaming.batch_attempt import RowsOfBatch
 from duewheel.streaming.batch_plan import Offsets, batch_ends, bytes_of, divide
 from duewheel.streaming.early_ends import EarlyEnds, offsets_from, offsets_to

@@ -31,6 +31,7 @@ from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN
 from duewheel.errors import CorruptFile
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.partition_names import partition_name
 from duewheel.streaming.early_ends import offsets_from
 
 VERSION = b"v1"
@@ -149,19 +150,20 @@ def _misfit(
 ) -> str | None:
     """Returns why the query must not continue at its checkpoint; None if it may."""
     topics = {topic for topic, _ in partitions}
-    for topic, number in {**resume.offsets, **resume.until}:
-        if (topic, number) not in partitions:
-            return f"it reads {topic}-{number}, which is no partition of the timer topics"
-    for (topic, number), offset in resume.offsets.items():
-        name, mark = f"{topic}-{number}", marks.get((topic, number))
+    for partition in {**resume.offsets, **resume.until}:
+        if partition not in partitions:
+            name = partition_name(partition)
+            return f"it reads {name}, which is no partition of the timer topics"
+    for partition, offset in resume.offsets.items():
+        name, mark = partition_name(partition), marks.get(partition)
         if mark is None and resume.batch_id > 0:
             return f"it has read {name}, for which the engine has no mark"
         if mark is not None and offset > mark:
             return f"it continues at offset {offset} of {name}, the engine at {mark}"
-    for (topic, number), until in resume.until.items():
-        end = ends.get((topic, number), until)
+    for partition, until in resume.until.items():
+        name, end = partition_name(partition), ends.get(partition, until)
         if until > end:  # records committed there later would count as read
-            return f"its next batch ends at offset {until} of {topic}-{number}, its log at {end}"
+            return f"its next batch ends at offset {until} of {name}, its log at {end}"
     missing = topics - {topic for topic, _ in resume.offsets or resume.until}
     if missing:
         return f"it does not read {', '.join(sorted(missing))}"
@@ -211,7 +213,7 @@ def _offsets(path: Path, position: int, line: bytes) -> Marks:
         offsets, _ = offsets_from(json.loads(line))
     except MISSHAPEN as error:
         raise CorruptFile(path, position, f"no offsets of timer topics: {error}") from None
-    for (topic, number), offset in offsets.items():
+    for partition, offset in offsets.items():
         if offset < 0:
-            raise CorruptFile(path, position, f"{topic}-{number} has offset {offset}")
+            raise CorruptFile(path, position, f"{partition_name(partition)} has offset {offset}")
     return offsets

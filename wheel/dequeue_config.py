@@ -15,16 +15,17 @@ from duewheel.wheel.slots import WheelConfig
 # Records of one span of a scan (slot_scan.py); their positions take 8 bytes each while it lasts.
 SPAN_RECORDS = 1 << 20
 
+# Each partition of a transaction costs 0.2 to 0.5 ms: a writer whose timers name so many holds up
+# all others for a second. With a lower bound its rows would hold them up for longer, as each of
+# their transactions has nearly all of the partitions. Seconds after the creation of a topic the
+# first transaction also waits for the broker, whatever its size: up to 12 s for 2,000 partitions,
+# which is less than the deadline of a transaction.
+#
 # The broker's coordinator keeps an open transaction as one record: each topic's name once, and four
 # bytes for each partition. That record must stay below message.max.bytes (1 MiB unless set), or no
-# attempt at the transaction can ever succeed. So many of the longest names (249 bytes) are a tenth
-# of it. The number is below that of partitions: rows that are too wide are encoded twice.
-TOPICS_MAX = 400
-
-# Each partition of a transaction costs 0.2 to 0.5 ms, and 6 ms the first time that it is written
-# to. A writer whose timers name 5,000 partitions would hold up all others for seconds, and then
-# exceed the deadline of the transaction.
-PARTITIONS_MAX = 500
+# attempt at the transaction can ever succeed. So many topics of the longest names (249 bytes) are
+# half of it. Names without a topic do not count: their rows write to no partition of their own.
+PARTITIONS_MAX = 2_000
 
 # Ingest reads committed records only: a long transaction with copies would keep it from all records
 # after them. So transactions with many rolled or postponed timers are short.
@@ -55,7 +56,6 @@ class DequeueConfig:
     reply_topic: str | None = None  # of the replies to cancels; None: no replies
     # By how much 99 of 100 deliveries may be late, for each timer topic with an objective
     lateness_p99_ms: Mapping[str, int] = field(default_factory=dict)
-    chunk_topics: int = TOPICS_MAX  # the most target topics of a transaction
     # The most partitions of a transaction, unless one row has more: message, receipt, copy
     chunk_partitions: int = PARTITIONS_MAX
     chunk_rolls: int = ROLLS_MAX  # the most rolled and postponed timers of a transaction

@@ -6,9 +6,8 @@ A publisher makes these values before the transaction (`prepare`, or `renew`); t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import numpy as np
 
@@ -16,58 +15,13 @@ from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.wire.compression import Codec
 from duewheel.schemas.wire.record_batch import Batch
+from duewheel.wheel.target_rules import Target
+
+# Called with the time in ms once a transaction is certainly committed.
+Committed = Callable[[int], None]
 
 NO_ROWS: Int64 = np.empty(0, np.int64)
-
-
-class Reason(IntEnum):
-    """The reason why a row cannot be published; NONE if it can."""
-
-    NONE = 0
-    UNKNOWN_TARGET_TOPIC = 1
-    TARGET_NOT_AUTHORIZED = 2
-    BAD_TARGET_PARTITION = 3
-    KEY_REQUIRED = 4
-    RECORD_TOO_LARGE = 5
-    RECORD_REFUSED = 6
-    TARGET_UNAVAILABLE = 7
-    HOT_SLOT = 8  # the policy of this name has forbidden it, as have those below
-    EXPIRED = 9
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The loaded metadata of a target topic."""
-
-    partitions: int  # the number of partitions; 0 if it takes no record
-    batch_bytes_max: int  # the largest batch it takes, header included
-    key_required: bool = False  # whether it is compacted, and so takes no record without a key
-    refusal: Reason = Reason.NONE  # why it takes no record, else NONE
-    unavailable: frozenset[int] = frozenset()  # partitions that take no writes for now
-    topic_id: str = ""  # Kafka's id of the topic that has this name now; empty if it has none
-    # The setting that closes all partitions to writes; empty if there is none
-    closed_by: str = ""
-    is_unknown: bool = False  # its metadata has not come yet, so the other values mean nothing
-    batch_bytes: int = 0  # the size of its batches before compression
-    codec: Codec = "none"  # of its deliveries
-
-    @property
-    def available(self) -> Sequence[int]:
-        """The partitions that take writes; all of them if none does."""
-        every = range(self.partitions)
-        if not self.unavailable:
-            return every
-        return [number for number in every if number not in self.unavailable] or every
-
-    @property
-    def takes_letters(self) -> bool:
-        """Whether it takes dead letters: a partition takes writes, and the topic takes records
-        without a key, as some dead letters are.
-        """
-        is_closed = self.refusal or self.unavailable.issuperset(range(self.partitions))
-        return not is_closed and not self.key_required
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +56,24 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Writes:
+    """The partitions that each row is written to: its own, and that of its receipt.
+
+    Attributes:
+        row: of each write, the row.
+        partition: of each write, a number of the partition, the same for the same partition.
+    """
+
+    row: Int64
+    partition: Int64
+
+
+@dataclass(frozen=True, slots=True)
 class Encoded:
     """Deliveries as batches, and the metadata that they depend on."""
 
     parts: list[Part]  # those of a partition are neighbours, in their order
+    writes: Writes  # of the deliveries in their order
     aside: Aside  # rows that do not go to their target
     # Each topic that the encoding depends on, with the metadata that was used
     used_targets: Mapping[str, Target]
@@ -113,6 +81,7 @@ class Encoded:
     copy_key: bytes  # of the MACs of copies; empty: they have none
     encoded_ms: int  # by the clock of the rows' waits
     paused: PausedTimers = NONE_PAUSED  # the topics that were paused
+    on_commit: Committed | None = None  # an observer's
 
     @property
     def partitions(self) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duewheel.checkpoints.progress import Progress
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.encoded import Aside, Encoded
 
@@ -27,6 +28,9 @@ class Prepared:
     # The rows as batches, for the metadata that was loaded then; None before encoding. If the
     # metadata has changed since, `renew` encodes `deliveries` again.
     encoded: Encoded | None = None
+    # Of each delivery, the row of the chunk that it comes from, for a cut between rows; None: they
+    # are not divided, as they are few.
+    row: Int64 | None = None
 
 
 @dataclass(frozen=True, slots=True)

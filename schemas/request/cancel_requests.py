@@ -9,6 +9,9 @@
     the key as id             where the topic's settings require it, a timer that cancels the
                               earlier ones of its own id
     TIMER_CANCEL_OFFSET: n    beside any of these: only the timer whose first copy has offset n
+    TIMER_IF_PENDING: keep    a timer that cancels nothing, and is dropped while an earlier one of
+                              its own id is pending (wheel/append/keeps.py)
+    TIMER_IF_PENDING: replace the same as TIMER_RESCHEDULE: true
 
 All act on timers of their own partition with a lower offset. Copies (record_codec.py) cancel
 nothing: the first copy of a reschedule has done so. A pure cancel with TIMER_ORIGIN and
@@ -37,6 +40,9 @@ _pa: Any = pa
 _pc: Any = pyarrow.compute
 
 NOTHING = -1
+IF_PENDING_DEFECTS = ("word", "no_id", "beside")
+"""No such word; a timer without an id; beside a cancel, a reschedule or a recurrence."""
+_UNCLEAR, _WITHOUT_ID, _BESIDE = range(len(IF_PENDING_DEFECTS))
 VERDICTS = ("cancel", "reschedule", "bad_id", "bad_flag", "no_id", "both", "copy")
 """The kind of cancel (the first two), or the defect."""
 _CANCEL, _RESCHEDULE, _BAD_ID, _BAD_FLAG, _NO_ID, _BOTH, _COPY = range(len(VERDICTS))
@@ -63,6 +69,8 @@ class CancelRequests:
     # Of rows without the default id: a timer's own, or the id that a pure cancel cancels
     ids: Field
     named_offset: Int64  # as in TimerBatch
+    keeps: Bool  # as in TimerBatch, without a defect
+    if_pending: Int8  # the defect of TIMER_IF_PENDING, an index in IF_PENDING_DEFECTS, or NOTHING
 
     def accepted(self, rejected: Bool) -> tuple[Bool, Bool]:
         """`timer` and `cancels` of TimerBatch."""
@@ -92,10 +100,14 @@ def read_cancels(
     cancelled = fields.get(Request.CANCEL, Field.none()).beside(cancelling_keys)
     own = fields.get(Request.TIMER_ID, Field.none()).beside(keys_as_ids)
     flags = fields.get(Request.RESCHEDULE, Field.none())
-    if not (len(cancelled.rows) or len(flags.rows) or len(keys_as_ids.rows)):
-        return CancelRequests(verdict, pure, own, named_offset)
+    keeps, if_pending = np.zeros(count, np.bool_), np.full(count, NOTHING, np.int8)
+    asks = Request.IF_PENDING in fields
+    if not (len(cancelled.rows) or len(flags.rows) or len(keys_as_ids.rows) or asks):
+        return CancelRequests(verdict, pure, own, named_offset, keeps, if_pending)
     # From here on each line overwrites the verdicts of those above: this order is the precedence.
     verdict[keys_as_ids.rows] = _RESCHEDULE
+    if asks:
+        _read_if_pending(fields, own, cancelled, verdict, keeps, if_pending)
     is_true, unclear = _flags(flags)
     named = np.zeros(count, np.bool_)
     named[own.rows] = True
@@ -111,7 +123,37 @@ def read_cancels(
     verdict[(verdict != NOTHING) & rows_of(fields, _OF_COPIES, count) & ~chase] = _COPY
     _name_one(fields.get(Request.CANCEL_OFFSET, Field.none()), verdict, named_offset)
     pure[cancelled.rows] = True
-    return CancelRequests(verdict, pure, own.where(~pure[own.rows]).beside(cancelled), named_offset)
+    ids = own.where(~pure[own.rows]).beside(cancelled)
+    return CancelRequests(verdict, pure, ids, named_offset, keeps, if_pending)
+
+
+def _read_if_pending(
+    fields: Mapping[Request, Field],
+    own: Field,
+    cancelled: Field,
+    verdict: Int8,
+    keeps: Bool,
+    if_pending: Int8,
+) -> None:
+    """Sets the rows that keep and those that reschedule, or the defects, of rows with
+    TIMER_IF_PENDING. In a copy it has no meaning: it is decided once, for the first one.
+    """
+    count = len(verdict)
+    field = fields[Request.IF_PENDING]
+    field = field.where(~rows_of(fields, [Request.ORIGIN], count)[field.rows])
+    rows, named, both = field.rows, np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    keep, replace = (np.asarray(_pc.equal(field.values, word)) for word in (b"keep", b"replace"))
+    named[own.rows] = True
+    both[cancelled.rows] = True
+    both |= rows_of(fields, [Request.RESCHEDULE], count)
+    recurring = rows_of(fields, [Request.CRON, Request.EVERY], count)[rows]
+    # Each line overwrites the defects of those above.
+    if_pending[rows[both[rows] | (keep & recurring)]] = _BESIDE
+    if_pending[rows[~named[rows]]] = _WITHOUT_ID
+    if_pending[rows[~keep & ~replace]] = _UNCLEAR
+    good = if_pending[rows] == NOTHING
+    verdict[rows[good]] = np.where(keep[good], NOTHING, _RESCHEDULE)
+    keeps[rows[good & keep]] = True
 
 
 def _name_one(field: Field, verdict: Int8, named_offset: Int64) -> None:

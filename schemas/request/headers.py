@@ -183,6 +183,11 @@ def read_headers(raw: RawHeaders, mode: Int8 | None = None, own: Bool | None = N
     return Headers(raw, _MEANING[np.repeat(meaning, counts), name], bad)
 
 
+def users_own(headers: Headers, own: Bool) -> Headers:
+    """The headers, where `own` without their meaning: as headers of the user."""
+    return replace(headers, request=np.where(own, USERS, headers.request)) if own.any() else headers
+
+
 def _no_utf8(names: Column) -> Bool | None:
     """Which names are no UTF-8; None: all are."""
     sizes = np.diff(offsets(names))

@@ -45,8 +45,9 @@ from duewheel.schemas.request.headers import (
     header_groups,
     read_headers,
     rows_of,
+    users_own,
 )
-from duewheel.schemas.request.recurrences import is_recurrence, recurrences, users_own
+from duewheel.schemas.request.recurrences import is_recurrence, recurrences
 from duewheel.schemas.request.request_columns import (
     RequestColumns,
     copies,
@@ -95,7 +96,16 @@ class Contract:
     @property
     def has_recurrences(self) -> bool:
         """Whether records may be recurring timers (recurrences.py)."""
-        return any(rule.column == "recurrence" for rule in self.rules.rules)
+        return self._checks("recurrence")
+
+    @property
+    def has_if_pending(self) -> bool:
+        """Whether TIMER_IF_PENDING has a meaning (cancel_requests.py)."""
+        return self._checks("if_pending")
+
+    def _checks(self, column: str) -> bool:
+        # A header is a user's own in a settings epoch that is older than its rule.
+        return any(rule.column == column for rule in self.rules.rules)
 
     def topic(self, name: str) -> TopicContract:
         return self.topics.get(name, self.default)
@@ -173,8 +183,7 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
     settings = RowSettings(of_partitions, records.partition)
     keys = contract.copy_keys
     own = None if keys is None else own_copies(records, keys)
-    read = read_headers(records.headers, settings.mode, own)
-    headers = read if contract.has_recurrences else users_own(read)
+    headers = _with_meaning(read_headers(records.headers, settings.mode, own), contract)
     record_key = records.key.column()
     requests = _requests(headers, records, record_key, settings, contract.levels_ms)
     columns = rule_columns(requests)
@@ -235,8 +244,18 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
         recurring=recurring,
         seed=requests.recurrences.seed & recurring,
         forged=forged_rows(headers, own),
+        keeps=requests.cancels.keeps & ~rejected,
     )
     return batch, columns
+
+
+def _with_meaning(headers: Headers, contract: Contract) -> Headers:
+    """The headers; those that the contract's settings epoch does not know as the user's own."""
+    if not contract.has_recurrences:
+        headers = users_own(headers, is_recurrence(headers))
+    if not contract.has_if_pending:
+        headers = users_own(headers, headers.request == Request.IF_PENDING)
+    return headers
 
 
 def _keys_and_values(

@@ -15,7 +15,7 @@ timers: there the headers are the users' own (`users_own`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from duewheel.schemas.header_names import (
 )
 from duewheel.schemas.request.due_times import NO_NAME, PRECEDENCE
 from duewheel.schemas.request.header_values import parse_instants, parse_numbers
-from duewheel.schemas.request.headers import USERS, Field, Headers, Int8, rows_of
+from duewheel.schemas.request.headers import Field, Headers, Int8, rows_of
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute
@@ -65,11 +65,6 @@ class Recurrences:
     verdict: Int8  # index in VERDICTS, or NO_NAME
     recurring: Bool
     seed: Bool  # of these the users' records, which have no due time
-
-
-def users_own(headers: Headers) -> Headers:
-    """The headers without the meaning of a recurrence."""
-    return replace(headers, request=np.where(is_recurrence(headers), USERS, headers.request))
 
 
 def is_recurrence(headers: Headers) -> Bool:

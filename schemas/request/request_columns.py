@@ -26,7 +26,12 @@ from duewheel.schemas.header_names import (
     NAME_OF,
     Request,
 )
-from duewheel.schemas.request.cancel_requests import VERDICTS, CancelRequests, read_cancels
+from duewheel.schemas.request.cancel_requests import (
+    IF_PENDING_DEFECTS,
+    VERDICTS,
+    CancelRequests,
+    read_cancels,
+)
 from duewheel.schemas.request.due_times import NO_NAME, PRECEDENCE, DueTimes
 from duewheel.schemas.request.header_values import SATURATED, parse_numbers
 from duewheel.schemas.request.headers import Field, Headers, Int8, rows_of
@@ -42,6 +47,7 @@ _NAME = pa.dictionary(pa.int8(), pa.string())
 RULE_COLUMNS = pa.schema(
     [
         pa.field("cancel", _NAME),  # a kind of cancel, or its defect (cancel_requests.py)
+        pa.field("if_pending", _NAME),  # the defect of TIMER_IF_PENDING (cancel_requests.py)
         pa.field("unsupported", _NAME),  # of a drop-in mode: the feature that duewheel lacks
         pa.field("bad_name", _NAME),  # header, if the name of one is no UTF-8
         pa.field("recurrence", _NAME),  # the defect of a recurring timer (recurrences.py)
@@ -126,6 +132,7 @@ def rule_columns(requests: RequestColumns) -> pa.Table:
     ids = requests.cancels.ids
     columns = [
         _named(requests.cancels.verdict, VERDICTS),
+        _named(requests.cancels.if_pending, IF_PENDING_DEFECTS),
         _named(_unsupported(fields, count), UNSUPPORTED),
         _named(np.where(requests.badly_named, np.int8(0), np.int8(NO_NAME)), _BAD_NAME),
         _named(requests.recurrences.verdict, RECURRENCE_VERDICTS),

@@ -28,17 +28,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pyarrow.compute
 
-from duewheel.schemas.arrays import Bool, Int64, bounds_of
+from duewheel.schemas.arrays import Bool, Int32, Int64, bounds_of
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.columns import Bytes, join
+from duewheel.schemas.columns import Bytes, Column, binary, concat, data, filled, join, offsets
 from duewheel.schemas.wire.batch_reader import HEADERS_MAX, BatchBody
 from duewheel.schemas.wire.defects import Defect
 from duewheel.schemas.wire.kafka_records import KafkaRecords, Unread
-from duewheel.schemas.wire.record_codec import framed, key_values
+from duewheel.schemas.wire.record_codec import framed, framed_bytes, key_values
 from duewheel.schemas.wire.spans import RawHeaders, Spans
+
+_pc: Any = pyarrow.compute
 
 # Batches, and records with a further header: fewer are faster to follow one by one in Python.
 _LOCKSTEP_FROM, _HEADERS_LOCKSTEP_FROM = 48, 256
@@ -239,6 +243,30 @@ def _headers(
         named = put(slice(place, place + left), begin + np.array(starts, np.int64))[1]
         ends[row] = begin + after_all if named.all() else _NOWHERE
     return RawHeaders(bounds, names, values, both), ends, is_odd
+
+
+def header_values(
+    headers: Column, counts: Int32, name: str, count_max: int
+) -> tuple[Int64, Column]:
+    """The rows of encoded headers, `counts` of each, that have a header of this name, and the value
+    of the first one in each; a null is empty. Rows with more headers than `count_max` are not read:
+    one with the name's bytes anywhere has an empty value.
+    """
+    framed_name, octets = framed_bytes(name.encode()), data(headers)
+    if framed_name not in octets.tobytes():  # a quarter of the time, and the usual case
+        return np.empty(0, np.int64), binary([])
+    has: Bool = np.asarray(_pc.match_substring(headers, framed_name))  # perhaps in a value
+    unread = np.flatnonzero(has & (counts > count_max))
+    rows, bounds = np.flatnonzero(has & (counts <= count_max)), offsets(headers)
+    found, _, _ = _headers(octets, bounds[rows], bounds[rows + 1], counts[rows].astype(np.int64))
+    start = found.both.start
+    width = np.arange(len(framed_name))
+    wanted = np.frombuffer(framed_name, np.uint8)
+    named = (octets.take(start[:, None] + width, mode="clip") == wanted).all(axis=1)
+    row_of = np.repeat(np.arange(len(rows)), np.diff(found.firsts))
+    of, first = np.unique(row_of[named], return_index=True)
+    values = filled(found.values.take(np.flatnonzero(named)[first]).column())
+    return np.append(rows[of], unread), concat([values, binary([b""] * len(unread))])
 
 
 def header_starts(raw: bytes, count: int) -> tuple[list[int], int]:

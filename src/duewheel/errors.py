@@ -5,9 +5,11 @@ DuewheelError                     1  findings, or any error without a code of it
 │   ├── NoDataDirectory           2  no start of this shard has made its files on this host yet
 │   ├── NoSuchSchedule            2  no recurring schedule has this name
 │   └── InvalidTimer              2  a program requests an impossible timer: correct the call
-├── KafkaUnavailable              3  no answer from Kafka, and nothing was changed: check address,
+├── KafkaUnavailable              3  no answer from Kafka, and nothing was written: check address,
 │                                    network, broker
-├── Unacknowledged                3  records may or may not be written: look before another try
+├── DatabaseUnavailable           1  no answer from PostgreSQL: nothing is lost (retriable)
+├── Unacknowledged                3  records or topics may or may not be written: look before
+│                                    another try
 ├── Fenced                        4  another instance owns the shard: this one must stop for good
 ├── RecoveryRefused               5  files and Kafka disagree: an operator must decide
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
@@ -58,14 +60,23 @@ class InvalidTimer(ConfigError, ValueError):
 
 
 class KafkaUnavailable(DuewheelError):
-    """Kafka did not answer in time. Retriable: nothing was changed by the failed call."""
+    """Kafka did not answer in time. Retriable: the failed call has written nothing, though it may
+    have taken a transactional id.
+    """
 
     exit_code = 3
     retriable = True
 
 
+class DatabaseUnavailable(DuewheelError):
+    """The database of an outbox did not answer, or not in time."""
+
+    retriable = True
+
+
 class Unacknowledged(DuewheelError):
-    """Kafka has not acknowledged records in time: they may be written, even later.
+    """Kafka has not acknowledged records, or a change of a topic, in time: it may have them, even
+    later.
 
     It is no KafkaUnavailable: a program that tries again after one of those could write twice.
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from duewheel.errors import ConfigError
 
-Extra = Literal["dequeue", "service", "audit", "serve", "rocksdb", "testing"]
+Extra = Literal["dequeue", "service", "audit", "serve", "rocksdb", "otel", "postgres", "testing"]
 
 LIBRARIES: dict[Extra, frozenset[str]] = {
     "dequeue": frozenset(
@@ -36,6 +36,9 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
     "audit": frozenset({"great_expectations", "pandas"}),
     "serve": frozenset({"fastapi", "starlette", "uvicorn"}),
     "rocksdb": frozenset({"rocksdict"}),
+    # fastapi brings the first of them, too: the second decides
+    "otel": frozenset({"opentelemetry", "opentelemetry.sdk"}),
+    "postgres": frozenset({"psycopg"}),
     "testing": frozenset({"pytest"}),
 }
 """The modules that each extra adds; the others include those of "dequeue"."""
@@ -49,6 +52,7 @@ COMMANDS: dict[str, Extra] = {
     "dev-broker": "service",
     "audit": "audit",
     "serve": "serve",
+    "relay": "postgres",
 }
 """The extra of each command that needs more than "dequeue"."""
 

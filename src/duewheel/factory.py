@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.obstacles import Obstacles
-from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.checkpoints.progress import record_key
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.progress.progress_reader import KafkaProgressReader
 from duewheel.kafka.progress.state_topic import place_of
-from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.publish.fenced_session import ShardNames
+from duewheel.kafka.publish.publisher import NO_HOOKS, KafkaPublisher, PublisherHooks
 from duewheel.kafka.shard_settings import publisher_limits, transactional_id
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.terminal import bar_of_bytes
 from duewheel.schemas.request.acceptance_rules import Rules, compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
@@ -85,7 +85,7 @@ def contract(settings: Settings) -> Contract:
     )
 
 
-@cache  # `serve` and `send --file` check each new timer
+@cache  # `serve` and `send-lines` check each new timer
 def _rules(max_delay_ms: int, forbidden_targets: tuple[str, ...], timer_topics: str) -> Rules:
     parameters = {
         "max_delay_ms": max_delay_ms,
@@ -107,8 +107,7 @@ def policies(settings: Settings) -> Iterator[Policy]:
         for name, table in settings.timer.topic.items()
         if table.expires_after is not None
     }
-    if after_ms:
-        yield Expiry(after_ms)
+    yield Expiry(after_ms)
     dequeue = settings.dequeue
     if dequeue.hot_slot != "none":
         window_ms = as_millis(dequeue.hot_slot_window)
@@ -147,26 +146,26 @@ def publisher(
     settings: Settings,
     clock: StoppableClock,
     shard: int | None = None,
-    note: Callable[[Obstacles], None] = lambda _: None,
-    paused: Callable[[], PausedTimers] = lambda: NONE_PAUSED,
+    hooks: PublisherHooks = NO_HOOKS,
 ) -> KafkaPublisher:
     """The publisher of a shard, by default this one; its calls end early once it is stopping."""
     number = settings.shard.index if shard is None else shard
     return KafkaPublisher(
         settings.kafka.client_options("producer"),
-        transactional_id=transactional_id(settings, number),
-        state_topic=settings.state_topic,
-        dead_letter_topic=settings.dead_letter_topic,
-        shard=number,
-        clock=clock,
+        ShardNames(
+            transactional_id(settings, number),
+            settings.state_topic,
+            settings.dead_letter_topic,
+            number,
+        ),
+        clock,
         limits=publisher_limits(settings),
         compression=Compression(
             settings.dequeue.compression, settings.dequeue.compression_by_topic
         ),
         receipts=receipts(settings),
         stopping=clock.stopping,
-        note=note,
-        paused=paused,
+        hooks=hooks,
     )
 
 
@@ -180,10 +179,20 @@ def receipts(settings: Settings) -> Receipts:
     )
 
 
+def kafka_clients(settings: Settings, kind: Literal["consumer", "producer"]) -> KafkaClients:
+    """Clients of the cluster, with the options of a kind."""
+    return KafkaClients(settings.kafka.client_options(kind))
+
+
+def kafka_admin(settings: Settings, stopping: threading.Event | None = None) -> KafkaAdmin:
+    """An admin client; once `stopping` is set, no call waits longer than a moment."""
+    return KafkaAdmin(settings.kafka.client_options("admin"), stopping=stopping)
+
+
 def progress_reader(settings: Settings, clock: StoppableClock) -> KafkaProgressReader:
     """A standby's reader of its shard's progress."""
     return KafkaProgressReader(
-        ClientSettings(settings.kafka.client_options("consumer")),
+        kafka_clients(settings, "consumer"),
         place_of(settings.state_topic, settings.shard.index),
         record_key(settings.shard.index),
         transactional_id(settings),

@@ -239,7 +239,7 @@ class CancelLoad:
         at_ms = np.array([each.moments_ms(self._watch) for each in asked])
         config = {
             "cancels": len(asked),
-            "pending": status(self._system.settings).pending,
+            "pending": status(self._system.settings, SystemClock()).pending,
             "machine": self._watch.machine(began_ms, CLOCK.now_ms()),
             "load": _load(),
         }
@@ -333,7 +333,7 @@ def main() -> None:
         load = CancelLoad(system, client, watch, args.seed)
         pending = load.timers(args.cancels, "2h")
         delivered = load.timers(args.others, "0s")
-        work.wait(lambda: status(system.settings).delivered >= warmed + args.others)
+        work.wait(lambda: status(system.settings, SystemClock()).delivered >= warmed + args.others)
         burst = load.timers(args.bursts * args.burst, "2h")
         load.report("one by one", load.one_by_one(pending, load.cancel), Answer.CANCELLED)
         late = load.one_by_one(delivered, load.cancel)

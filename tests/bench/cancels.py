@@ -31,7 +31,7 @@ from tests.bench.usage import anonymous_mb  # noqa: E402
 from tests.harness.publishers import JournalPublisher, RecordingPublisher  # noqa: E402
 from tests.harness.timer_shard import TimerShard  # noqa: E402
 
-from duewheel.checkpoints.recovery_decision import dequeue_has_decided  # noqa: E402
+from duewheel.checkpoints.local_state import dequeue_has_decided  # noqa: E402
 from duewheel.checkpoints.role import Role  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402
 from duewheel.osutil.host_share import share_one_heap  # noqa: E402
@@ -111,6 +111,7 @@ def rows(first: int, number: Int64, due_ms: Int64, cancels: Bool) -> TimerBatch:
         recurring=np.zeros(count, np.bool_),
         seed=np.zeros(count, np.bool_),
         forged=np.zeros(count, np.bool_),
+        keeps=np.zeros(count, np.bool_),
     )
 
 

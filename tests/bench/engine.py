@@ -86,6 +86,7 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         recurring=np.zeros(count, np.bool_),
         seed=np.zeros(count, np.bool_),
         forged=np.zeros(count, np.bool_),
+        keeps=np.zeros(count, np.bool_),
         targets=["orders"],
         target=zeros,
         target_partition=np.full(count, NO_PARTITION, np.int32),

@@ -28,6 +28,7 @@ from tests.harness.deliveries import rows  # noqa: E402
 from tests.harness.publishing import create_topics, progress, publish_rows  # noqa: E402
 
 from duewheel.clock import SystemClock  # noqa: E402
+from duewheel.kafka.publish.fenced_session import ShardNames  # noqa: E402
 from duewheel.kafka.publish.publisher import KafkaPublisher  # noqa: E402
 from duewheel.schemas.batches import Deliveries  # noqa: E402
 from duewheel.schemas.columns import binary  # noqa: E402
@@ -77,11 +78,8 @@ def results(servers: str) -> Iterator[str]:
     for kind, chosen in kinds.items():
         publishers[kind] = KafkaPublisher(
             {"bootstrap_servers": servers},
-            transactional_id=f"{receipts}-{kind}",
-            state_topic=names.state,
-            dead_letter_topic=names.dead_letters,
-            shard=0,
-            clock=CLOCK,
+            ShardNames(f"{receipts}-{kind}", names.state, names.dead_letters, 0),
+            CLOCK,
             receipts=chosen,
         )
     for count, rounds in ((20_000, 20), (1_000, 60), (50, 100)):

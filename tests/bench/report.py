@@ -1,4 +1,4 @@
-"""`make bench-report`: docs/benchmarks.md, sections of docs/timelines.md and README.md, and plots.
+"""`make bench-report`: docs/benchmarks.md, its plots, and sections of other pages.
 
     report.py                    writes them from docs/benchmarks.jsonl
     report.py --record FILE      adds the figures of a run (`make bench OUT=FILE`) to it first
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The last place to look for modules: a folder called `wheel` lies there.
 sys.path.append(str(ROOT))
 
-from tests.bench import readme, tables, timeline_page  # noqa: E402
+from tests.bench import shown_figures, tables, timeline_page  # noqa: E402
 from tests.bench.figures import read  # noqa: E402
 from tests.bench.measured import OURS, Measured  # noqa: E402
 from tests.bench.plots import plots  # noqa: E402
@@ -44,8 +44,8 @@ larger, in 45 minutes.
 The ratio says how many times better {ours} is. Values are medians of the runs. Processor time,
 memory and disk are those of a system without load and consumer: ingest, its JVM and dequeue, and
 for processor time Kafka; Kafka's memory and its copy of each timer have rows of their own below,
-and the [README](../README.md#measured) adds them up. The memory of a million at once is that of
-dequeue, or of RocketMQ's broker and name server.
+and [performance.md](performance.md#measured) adds them up. The memory of a million at once is that
+of dequeue, or of RocketMQ's broker and name server.
 
 ## How
 
@@ -222,8 +222,8 @@ def main() -> None:
     for name, plot in plots(measured).items():
         PAGE.with_name(name).write_text(plot, "utf-8")
     timeline_page.write(TIMELINES, timelines, machine(timelines))
-    text = readme.README.read_text("utf-8")
-    readme.README.write_text(readme.rewritten(text, read(RECORDED)), "utf-8")
+    for shown, text in shown_figures.pages(read(RECORDED)).items():
+        shown.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ BOUNDS: Mapping[str, str] = {
     inputs.CANCELS: "1 KiB each (`byte_budget.py`); 1,000 replies of a transaction",
     inputs.RESCHEDULES: "the same",
     inputs.RECURRING: "`recurring = true`; 2,000 of a transaction",
-    inputs.EXPRESSIONS: "the same; nine years are searched (`wheel/instants.py`)",
+    inputs.EXPRESSIONS: "the same; nine years are searched (`wheel/recurring_instants.py`)",
 }
 
 

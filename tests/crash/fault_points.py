@@ -9,7 +9,8 @@ gone ends the process with an error instead; one that is never reached leaves it
 The points follow the numbered steps of wheel/append/engine.py, wheel/dequeue/loop.py,
 wheel/dequeue/cancel_replies.py, streaming/sink.py, checkpoints/durable_checkpoint.py and
 retention.collect. What comes before the first dot names the process: `ingest` and `durable` are
-ingest's, `dequeue`, `collect` and `settings` are dequeue's.
+ingest's, `dequeue`, `collect` and `settings` are dequeue's, and
+`relay` those of `duewheel relay`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ ANSWERS = "duewheel.wheel.dequeue.cancel_reply_rows:reply_rows"
 REPLIES = "duewheel.wheel.dequeue.cancel_replies:CancelReplies"
 CHASES = f"{REPLIES}.next"
 UNLINK = "duewheel.wheel.storage.hour_files:HourFiles.unlink_below"
+OUTBOX = "duewheel.ops.relay.outbox_table:OutboxTable"
+NEXT_ROWS = f"{OUTBOX}.next_rows"
 INTERNALS = "duewheel.kafka.ledger.producer_internals"
 PRODUCER = "kafka:KafkaProducer"
 TRANSACTIONS = "kafka.producer.transaction_manager"
@@ -136,13 +139,13 @@ POINTS = {
     # dequeue's start: role, transactional id, progress, decision
     "dequeue.role_taken": after(f"{STATE}.count_dequeue_start"),
     "dequeue.id_taken": after(f"{PRODUCER}.init_transactions"),
-    "dequeue.progress_read": after("duewheel.kafka.log.newest:newest_of"),
+    "dequeue.progress_read": after("duewheel.kafka.log.newest:find_newest"),
     "dequeue.bounds_unwritten": before(BOUNDS),
-    "dequeue.undecided": before("duewheel.checkpoints.recovery_decision:RecoveryRecord.write"),
+    "dequeue.undecided": before("duewheel.checkpoints.local_state:RecoveryRecord.write"),
     "dequeue.deciding": before(
-        RENAME, inside="duewheel.checkpoints.recovery_decision:RecoveryRecord.write"
+        RENAME, inside="duewheel.checkpoints.local_state:RecoveryRecord.write"
     ),
-    "dequeue.decided": after("duewheel.checkpoints.recovery_decision:RecoveryRecord.write"),
+    "dequeue.decided": after("duewheel.checkpoints.local_state:RecoveryRecord.write"),
     # whoever takes the lock first redoes a batch that ingest left half applied
     "dequeue.half_redone": Point(APPLY, "half"),
     # dequeue 1.: floor and C
@@ -220,6 +223,20 @@ POINTS = {
     "settings.unclaimed": before(f"{STATE}.claim", since=(TAKE,)),
     "settings.claimed": after(f"{STATE}.claim", since=(TAKE,)),
     "settings.ended": after(f"{LIVE}.want_settings", since=(TAKE,)),
+    # `relay postgres`: the first part is sent, then deleted as the second one is read
+    "relay.id_taken": after(f"{PRODUCER}.init_transactions"),
+    "relay.rows_read": after(NEXT_ROWS),
+    "relay.begun": after(f"{PRODUCER}.begin_transaction"),
+    "relay.queued": after(f"{INTERNALS}:enqueue"),
+    "relay.acknowledged": after(f"{INTERNALS}:await_outcomes"),
+    "relay.commit_sent": after("kafka.net.transport:KafkaTCPTransport._sock_send", since=(COMMIT,)),
+    "relay.commit_answered": before(COMMIT_ANSWER),
+    "relay.unrefused": before(f"{OUTBOX}.refuse"),
+    "relay.refused": after(f"{OUTBOX}.refuse"),
+    "relay.undeleted": before(f"{OUTBOX}._delete"),
+    "relay.deleted_uncommitted": after(f"{OUTBOX}._delete"),
+    "relay.deleted": after(NEXT_ROWS, call=2),
+    "relay.second_part_committed": before(COMMIT_ANSWER, call=2),
 }
 
 

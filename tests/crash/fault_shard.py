@@ -285,7 +285,8 @@ class FaultShard:
                     continue
                 assert child.exit_code is None, f"{name} has ended\n{self.log(name)}"
             assert time.monotonic() < end_s, (
-                f"{len(self.seen)} delivered of {len(self.sent)}; {read_status(self.settings)}\n"
+                f"{len(self.seen)} delivered of {len(self.sent)}; "
+                f"{read_status(self.settings, SystemClock())}\n"
                 + self.log("ingest")
                 + self.log("dequeue")
             )
@@ -397,7 +398,7 @@ class FaultShard:
     def judge_all(self) -> None:
         """Everything has come that was to come, and everything on disk is whole."""
         self.wait(lambda: len(self.answers) >= len(self.requests))
-        self.wait(lambda: read_status(self.settings).pending == 0)
+        self.wait(lambda: read_status(self.settings, SystemClock()).pending == 0)
         self.wait(lambda: self.verdict(list(self.seen), list(self.answers)) == [])
         time.sleep(0.5)  # a double would come with the next chunk
         self.judge()

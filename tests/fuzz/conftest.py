@@ -8,18 +8,23 @@ test_costs.py             schemas/wire/record_reader schemas/wire/record_rows
 test_records.py           schemas/wire/record_rows kafka/log/records client/replies
                           client/retry_headers ops/receipts schemas/receipts
                           ops/dead_letters/listing
-                          checkpoints/import_position checkpoints/reshard_records
+                          checkpoints/json_fields
+                          checkpoints/import_position checkpoints/relay_position
+                          checkpoints/reshard_records
                           checkpoints/held_copies checkpoints/pauses
-                          ops/schedule_move/records
+                          ops/schedule_move/former_schedules
 test_requests.py          schemas/request/parser schemas/dead_letters schemas/wire/copy_mac
-test_lines_and_bodies.py  ops/file_import/records ops/schedules/records serve/app client/handle
+test_lines_and_bodies.py  ops/file_import/line_records ops/schedules/schedule_record serve/app
+                          client/handle
 test_config.py            config/settings config/durations
 test_checkpoints.py       checkpoints/state_file checkpoints/progress checkpoints/progress_mirror
                           checkpoints/durable_checkpoint checkpoints/cancel_bounds
-                          checkpoints/recovery_decision checkpoints/dlq_replay_position
+                          checkpoints/local_state       checkpoints/dlq_replay_position
                           checkpoints/config_epochs checkpoints/quota_waiting
                           checkpoints/timer_topics_file streaming/batch_attempt
                           streaming/spark_checkpoint
+test_trace_contexts.py    schemas/wire/trace_context schemas/wire/record_reader
+                          schemas/request/header_values
 test_wheel_files.py       wheel/storage/full_check wheel/storage/cancel_log
                           wheel/storage/message_store wheel/storage/timer_log
 """

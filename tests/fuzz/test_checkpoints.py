@@ -24,12 +24,12 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import HOST_FS, checked_line
+from duewheel.checkpoints.local_state import FILE_NAME as RECOVERY_FILE
+from duewheel.checkpoints.local_state import Keep, Local, RecoveryRecord
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.quota_waiting import FILE_NAME as QUOTA_WAITING_FILE
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
-from duewheel.checkpoints.recovery_decision import FILE_NAME as RECOVERY_FILE
-from duewheel.checkpoints.recovery_decision import Keep, Local, RecoveryRecord, decide
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.checkpoints.timer_topics_file import FILE_NAME as TIMER_TOPICS_FILE
 from duewheel.checkpoints.timer_topics_file import TopicSet
@@ -38,6 +38,7 @@ from duewheel.streaming.batch_attempt import FILE_NAME as BATCH_LIMIT_FILE
 from duewheel.streaming.batch_attempt import Attempt
 from duewheel.streaming.batch_plan import ROWS_MIN, rows_after_failure
 from duewheel.streaming.spark_checkpoint import resume_point
+from duewheel.wheel.recovery.decision import decide
 
 Change = Callable[[st.DataObject, bytes], bytes]
 

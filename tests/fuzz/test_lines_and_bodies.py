@@ -1,4 +1,4 @@
-"""What people send: lines of `send --file`, bodies and paths of HTTP requests, handles."""
+"""What people send: lines of files, bodies and paths of HTTP requests, handles."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.local_world import NOW_MS
 from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, served, settings_of
 
 from duewheel.api.dead_letters import ReplayFilter
 from duewheel.api.requests import TimerFields
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.client.handle import RecallHandle
+from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.dead_letters import replay
-from duewheel.ops.file_import.records import fields_of, record_of
+from duewheel.ops.file_import.line_records import fields_of, record_of
 from duewheel.ops.schedules import changes
-from duewheel.ops.schedules.records import ScheduleRecord, requested
+from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
 from duewheel.serve.access import Access
+from duewheel.wheel.target_rules import Target
 
 Change = Callable[[st.DataObject, bytes], bytes]
 
@@ -95,11 +99,11 @@ def test_any_line_of_a_file(
 ) -> None:
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(line).encode())
     try:
-        record = record_of(settings, fields_of(changed, TimerFields(delay="1m")), "line 1")
+        record = record_of(settings, fields_of(changed, TimerFields(delay="1m")), "line 1", NOW_MS)
     except ConfigError:
         return
     assert record.timer_topic == "timers"
-    assert 0 <= record.partition_of(4, 17) < 4
+    assert 0 <= record.partition_of(Target(4, 1), 17) < 4
     assert all(name.encode(errors="surrogateescape") for name, _ in record.headers if name)
 
 
@@ -128,12 +132,12 @@ def test_any_body_of_a_schedule(
     made: list[ScheduleRecord] = []
 
     def put(
-        _: Settings, name: str, new: NewSchedule, wait_s: float, __: Any, *, may_add: bool
+        _: TimerWriter, name: str, new: NewSchedule, wait_s: float, *, may_add: bool
     ) -> ScheduleSummary:
         assert not may_add
         assert 0 <= wait_s <= 30
-        made.append(requested(settings, name, new))
-        return made[0].summary()
+        made.append(requested(settings, name, new, NOW_MS))
+        return made[0].summary(NOW_MS)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(changes, "put", put)  # the rest of it needs Kafka
@@ -141,7 +145,7 @@ def test_any_body_of_a_schedule(
     assert response.status_code < 500, response.text
     assert (response.status_code == 200) == bool(made) and response.json()
     for record in made:
-        assert next(record.instants()) > 0
+        assert next(record.coming_instants(NOW_MS)) > 0
 
 
 @given(data=st.data())
@@ -151,7 +155,7 @@ def test_any_body_of_a_replay(
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(REPLAY).encode())
     made: list[ReplayFilter] = []
 
-    def noted(_: Settings, selection: ReplayFilter, *, dry_run: bool) -> dict[str, Any]:
+    def noted(_: Settings, __: Clock, selection: ReplayFilter, *, dry_run: bool) -> dict[str, Any]:
         assert type(dry_run) is bool
         made.append(selection)
         return {"dry_run": dry_run, "replayed": 0, "topics": {}, "refused": {}}

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
+from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from duewheel.api.receipts import ReceiptFilter
 from duewheel.checkpoints import held_copies, pauses
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.import_position import ImportPosition
+from duewheel.checkpoints.relay_position import RelayPosition
 from duewheel.checkpoints.reshard_records import is_unfinished_notice, notice
 from duewheel.client.replies import answers_in
 from duewheel.client.retry_headers import Attempts, Failure, error_text, own_headers
@@ -27,8 +29,8 @@ from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.newest import NewestRecord
 from duewheel.kafka.log.records import Record, records_of
 from duewheel.ops.dead_letters.listing import summary_of
-from duewheel.ops.receipts import matching
-from duewheel.ops.schedule_move.records import is_alive, read_schedules
+from duewheel.ops.receipts import matches
+from duewheel.ops.schedule_move.former_schedules import is_alive, read_schedules
 from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.header_names import (
     ANSWER,
@@ -114,7 +116,7 @@ def check_receipt(value: bytes) -> None:
     fetched = fetched_of(sealed_body(encode(0, b"order", value, []), 1))
     for records in committed_records([fetched], {PLACE: (0, 1)}):
         for wanted in (ReceiptFilter(), NARROW):
-            for _, found in matching(records, wanted):
+            for _, found in matches(records, wanted):
                 assert -(2**63) <= found.due_ms < 2**63
                 assert json.dumps([found.source, found.target], ensure_ascii=False).encode()
 
@@ -184,6 +186,16 @@ def test_any_import_position(damage: Change, alter: Change, data: st.DataObject)
     with suppress(RecoveryRefused):
         found = ImportPosition.decode(value, "an import")
         assert ImportPosition.decode(found.encode(), "an import") == found
+
+
+@given(data=st.data())
+def test_any_relay_position(damage: Change, alter: Change, data: st.DataObject) -> None:
+    written = RelayPosition(5).after([(7, UUID(int=1)), (9, UUID(int=2))]).encode()
+    value = data.draw(st.sampled_from([damage, alter]))(data, written)
+    with suppress(RecoveryRefused):
+        found = RelayPosition.decode(value, "a relay")
+        assert RelayPosition.decode(found.encode(), "a relay") == found
+        assert all(isinstance(each, UUID) for _, each in found.named_rows)
 
 
 @given(data=st.data())

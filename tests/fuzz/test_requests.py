@@ -51,6 +51,7 @@ SAMPLES = {
     "UNIQ_KEY": b"order-4711",
     "TIMER_DEL_UNIQKEY": b"order-4711",
     "TIMER_RESCHEDULE": b"true",
+    "TIMER_IF_PENDING": b"keep",
     "TIMER_CANCEL_OFFSET": b"17",
     "TIMER_CANCEL_SLOT": b"36000000000",
     "TIMER_CANCEL_FLAGS": b"3",

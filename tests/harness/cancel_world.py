@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS, LocalWorld, ring
 from tests.harness.timer_rows import P0, TimerRow, answer_value, chases_in
 
-from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.batches import ANY_OFFSET, TopicPartition
+from duewheel.wheel.storage.message_store import MessageStore
+from duewheel.wheel.storage.timer_log import Records
 
 REPLIES = "replies"
 
@@ -62,5 +65,20 @@ def timer(offset: int, slot: int, *, partition: int = 0, **more: Any) -> TimerRo
     return TimerRow(partition, offset, NOW_MS + slot * PRECISION_MS, timer_id=b"a", **more)
 
 
-def cancel(offset: int, *, partition: int = 0, timer_id: bytes = b"a") -> TimerRow:
-    return TimerRow(partition, offset, 0, timer_id=timer_id, request="cancel")
+def cancel(
+    offset: int, *, partition: int = 0, timer_id: bytes = b"a", named: int = ANY_OFFSET
+) -> TimerRow:
+    return TimerRow(partition, offset, 0, timer_id=timer_id, request="cancel", named=named)
+
+
+def count_messages_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list that gets the number of messages of each read of ids, from now on."""
+    read: list[int] = []
+    read_ids = MessageStore.read_ids
+
+    def counted(self: MessageStore, hour: int, records: Records) -> Any:
+        read.append(len(records))
+        return read_ids(self, hour, records)
+
+    monkeypatch.setattr(MessageStore, "read_ids", counted)
+    return read

@@ -29,9 +29,9 @@ from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.batch_header import HEADER, HEADER_BYTES
 from duewheel.schemas.wire.crc32c import crc32c
 from duewheel.wheel.dequeue.encoder import encode
-from duewheel.wheel.encoded import Reason, Target
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.target_rules import Reason, Target
 
 KEY = bytes(32)
 CONTRACT = Contract(

@@ -17,9 +17,9 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.wheel.dequeue.routing import Routed, route
-from duewheel.wheel.encoded import Target
 from duewheel.wheel.policies.policy import DueRows, Policy, postponed
 from duewheel.wheel.slots import slot_of
+from duewheel.wheel.target_rules import Target
 
 NOW_MS = 1_800_000_000_000
 PRECISION_MS, WINDOW_MS = 10, 60_000

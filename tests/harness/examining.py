@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from duewheel.api.examination import DoctorFinding
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.doctor import examination
-from duewheel.doctor.findings import Diagnosis
 
 CLOCK = SystemClock()
 
@@ -30,14 +30,14 @@ def settings_for(path: Path, servers: str, name: str, **sections: Any) -> Settin
     return load(overrides=sections)
 
 
-def examined(settings: Settings) -> list[Diagnosis]:
+def examined(settings: Settings) -> list[DoctorFinding]:
     return list(examination.examine(settings, CLOCK, lambda _part, _parts: None))
 
 
-def errors(found: list[Diagnosis]) -> set[tuple[str, str]]:
+def errors(found: list[DoctorFinding]) -> set[tuple[str, str]]:
     return {(f.code, f.subject) for f in found if f.severity == "error"}
 
 
-def only(found: list[Diagnosis], code: str, subject: str = "") -> Diagnosis:
+def only(found: list[DoctorFinding], code: str, subject: str = "") -> DoctorFinding:
     (finding,) = [f for f in found if f.code == code and subject in f.subject]
     return finding

@@ -15,7 +15,7 @@ from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.progress.state_topic import place_of
@@ -135,7 +135,7 @@ class Judge:
 
     def _progress_slot(self) -> int:
         """How far the progress in Kafka is."""
-        settings, deadline = ClientSettings({"bootstrap_servers": self._servers}), Deadline(30)
+        settings, deadline = KafkaClients({"bootstrap_servers": self._servers}), Deadline(30)
         place, key = place_of(self._topics.state, self._shard), record_key(self._shard)
         found = newest_record(settings, place, key, deadline)
         assert found is not None

@@ -19,8 +19,8 @@ from tests.harness.shared_broker import SharedBroker
 from duewheel import factory
 from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.checkpoints.fs import HOST_FS
+from duewheel.checkpoints.local_state import Keep, RecoveryRecord
 from duewheel.checkpoints.progress_mirror import Mirror
-from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load

@@ -9,8 +9,9 @@ from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
-from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.publish.fenced_session import ShardNames
 from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
@@ -35,7 +36,7 @@ class KafkaShard:
         topics: FaultTopics,
         wheel: WheelConfig,
         config: DequeueConfig,
-        limits: PublisherLimits,
+        limits: TransactionLimits,
     ) -> None:
         """
         Args:
@@ -44,15 +45,11 @@ class KafkaShard:
             topics, wheel, config, limits: of the shard.
         """
         self.topics = topics
-        self.publisher = KafkaPublisher(
-            {"bootstrap_servers": servers},
-            transactional_id=f"{topics.state}-{config.shard}",
-            state_topic=topics.state,
-            dead_letter_topic=topics.dead_letters,
-            shard=config.shard,
-            clock=CLOCK,
-            limits=limits,
+        names = ShardNames(
+            f"{topics.state}-{config.shard}", topics.state, topics.dead_letters, config.shard
         )
+        client = {"bootstrap_servers": servers}
+        self.publisher = KafkaPublisher(client, names, CLOCK, limits=limits)
         self.local = TimerShard(path, wheel, self.publisher, CLOCK, config)
 
     @property

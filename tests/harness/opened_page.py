@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.harness.browser import Browser
 from tests.harness.local_world import NOW_MS
-from tests.harness.served import RecordingProducer, RecordingProducers
+from tests.harness.served import RecordingProducer, recording_writer
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -34,9 +34,9 @@ def app_of(
     app = make_app(settings, clock or ManualClock(NOW_MS), Access(**access))
     if producer is not None:
         service: Service = app.state.service
-        producers = RecordingProducers(settings, producer)
+        writer = recording_writer(settings, producer, service.clock)
         app.state.service = Service(
-            service.settings, service.clock, service.view, producers, service.metrics
+            service.settings, service.clock, service.view, writer, service.metrics
         )
     return app
 

@@ -21,8 +21,8 @@ from tests.harness.source_table import as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
 from duewheel.checkpoints.role import Role
-from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.wheel.admin import accept_loss as accepting
@@ -34,7 +34,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=400_000, margin_ms=100_000)
 DUE_IN_MS = 1_000  # longer than writing and reading the timers takes
-QUICKLY = PublisherLimits(quiet_s=0.5, unavailable_target_age_s=0.5)
+QUICKLY = TransactionLimits(quiet_s=0.5, unavailable_target_age_s=0.5)
 
 
 class ProxiedShard(KafkaShard):
@@ -48,7 +48,7 @@ class ProxiedShard(KafkaShard):
         topics: FaultTopics,
         policies: Sequence[Policy] = (),
         wheel: WheelConfig = WHEEL,
-        limits: PublisherLimits = QUICKLY,
+        limits: TransactionLimits = QUICKLY,
     ) -> None:
         self._config = DequeueConfig(0, 1, {}, policies=policies)
         super().__init__(path, servers, topics, wheel, self._config, limits)
@@ -116,6 +116,7 @@ class ProxiedShard(KafkaShard):
         keys: int | None = None,
         home: int = 0,
         padding: int = 0,
+        more: Sequence[tuple[str, bytes]] = (),
     ) -> int:
         """Timers, numbered on, by target topic and partition, all due in one slot: when.
 
@@ -125,6 +126,7 @@ class ProxiedShard(KafkaShard):
             keys: how many keys they share in turn; None: they have none.
             home: the timer partition that they are written to.
             padding: bytes of an own header of each.
+            more: headers of each.
         """
         due_ms = (CLOCK.now_ms() + after_ms) // WHEEL.precision_ms * WHEEL.precision_ms
         producer = KafkaProducer(bootstrap_servers=self._servers)
@@ -134,6 +136,7 @@ class ProxiedShard(KafkaShard):
                 ("REAL_TOPIC", topic.encode()),
                 ("REAL_QID", b"%d" % partition),
                 ("own", b"%d" % number + bytes(padding)),
+                *more,
             ]
             key = None if keys is None else b"%d" % (number % keys)
             producer.send(

@@ -20,9 +20,10 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.log.compression import Compression
+from duewheel.kafka.publish.fenced_session import ShardNames
 from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.varint import varint
@@ -151,12 +152,9 @@ def new_publisher(
 ) -> KafkaPublisher:
     return KafkaPublisher(
         {"bootstrap_servers": broker.bootstrap_servers},
-        transactional_id=f"{names.state}-{shard}",
-        state_topic=names.state,
-        dead_letter_topic=names.dead_letters,
-        shard=shard,
-        clock=SystemClock(),
-        limits=PublisherLimits(**limits),
+        ShardNames(f"{names.state}-{shard}", names.state, names.dead_letters, shard),
+        SystemClock(),
+        limits=TransactionLimits(**limits),
         compression=compression,
     )
 

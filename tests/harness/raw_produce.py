@@ -8,7 +8,7 @@ from contextlib import closing
 from kafka.errors import for_code
 from kafka.protocol.producer import ProduceRequest
 
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.schemas.wire.record_batch import seal
 from duewheel.schemas.wire.single_record import Header, encode
@@ -26,7 +26,7 @@ def record(
 
 def produce(servers: str, topic: str, batch: bytes, partition: int = 0) -> int:
     """Writes a batch as it is; returns its base offset."""
-    settings = ClientSettings({"bootstrap_servers": servers.split(",")})
+    settings = KafkaClients({"bootstrap_servers": servers.split(",")})
     with closing(settings.connect(Deadline(_GIVE_UP_S))) as client:
         client.cluster.set_topics([topic])
         manager = client._manager  # noqa: SLF001 - its producer builds batches itself

@@ -13,7 +13,7 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS, STARTS, LocalWorld
 from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 
 from duewheel.checkpoints.fs import FileSystem
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.slots import TimelineKind, WheelConfig

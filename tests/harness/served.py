@@ -15,9 +15,10 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
+from duewheel.clock import Clock
 from duewheel.config.settings import Settings, load
 from duewheel.errors import DuewheelError, KafkaUnavailable
-from duewheel.ops.changes.producers import KeptProducers
+from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.service import Service
@@ -106,16 +107,9 @@ class RecordingProducer:
         return future
 
 
-class RecordingProducers(KeptProducers):
-    """Yields one recording producer for all topics."""
-
-    def __init__(self, settings: Settings, producer: RecordingProducer) -> None:
-        super().__init__(settings)
-        self._producer = producer
-
-    @contextmanager
-    def using(self, timer_topic: str) -> Iterator[DelayProducer]:
-        yield self._producer  # type: ignore[misc]
+def recording_writer(settings: Settings, producer: Any, clock: Clock) -> TimerWriter:
+    """Writes to all topics with one recording producer."""
+    return TimerWriter(settings, clock, lambda *_: producer)
 
 
 @contextmanager
@@ -126,9 +120,9 @@ def served(
     app = make_app(settings, ManualClock(NOW_MS), access or Access())
     if producer is not None:
         service: Service = app.state.service
-        producers = RecordingProducers(settings, producer)
+        writer = recording_writer(settings, producer, service.clock)
         app.state.service = Service(
-            service.settings, service.clock, service.view, producers, service.metrics
+            service.settings, service.clock, service.view, writer, service.metrics
         )
     with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
         yield client
@@ -139,14 +133,14 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-class KitProducers(KeptProducers):
-    """Yields the producers of the service in this process."""
+class KitWriter(TimerWriter):
+    """Writes with the producers of the service in this process."""
 
     def __init__(self, settings: Settings, service: LocalService) -> None:
-        super().__init__(settings)
+        super().__init__(settings, service.clock)
         self._service = service
 
     @contextmanager
-    def using(self, timer_topic: str) -> Iterator[DelayProducer]:
+    def producer(self, timer_topic: str) -> Iterator[DelayProducer]:
         yield self._service.producer(timer_topic)
         self._service.pending()  # ingest takes it

@@ -16,23 +16,25 @@ from tests.harness.reader import read_topic
 
 from duewheel import factory
 from duewheel.api.dead_letters import ReplayFilter
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.pauses import PausedTimers
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.role import Role
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.transactional_producer import (
     TransactionalProducer,
+    commit_all,
     open_producer,
-    transact,
 )
-from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.publish.publisher import PublisherHooks
 from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.ops.dead_letters import replay
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.runtime.pause_watch import PauseWatch
@@ -71,7 +73,8 @@ class SparklessShard:
         self._pauses = PauseWatch(settings, self._clock)
         self._pauses.__enter__()
         self._pauses.wait(self._clock.stopping)
-        self._publisher = factory.publisher(settings, self._clock, paused=self._pauses.now)
+        hooks = PublisherHooks(paused=self._pauses.now)
+        self._publisher = factory.publisher(settings, self._clock, hooks=hooks)
         self._dequeue = Dequeue(
             self._directories[0], self._publisher, self._clock, factory.dequeue_config(settings)
         )
@@ -116,9 +119,9 @@ class SparklessShard:
         self, topic: str, partition: int, batch: Batch, timestamp_ms: int | None = None
     ) -> None:
         """Write a record batch of any bytes, as any producer may."""
-        client = ClientSettings({"bootstrap_servers": self.servers})
+        client = KafkaClients({"bootstrap_servers": self.servers})
         deadline = Deadline(60)
-        limits = PublisherLimits(publish_deadline_s=30, transaction_timeout_ms=60_000)
+        limits = TransactionLimits(publish_deadline_s=30, transaction_timeout_ms=60_000)
         producer = TransactionalProducer(client, f"{topic}.test", limits)
         producer.open([topic], deadline)
         now_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
@@ -141,7 +144,7 @@ class SparklessShard:
             parse_records = parser(epochs, self.settings.dead_letter_topic)
         else:
             parse_records = partial(parse, contract=contract)
-        client = ClientSettings(self.settings.kafka.client_options("consumer"))
+        client = KafkaClients(self.settings.kafka.client_options("consumer"))
         with closing(LogReader(client, [self.timers])) as reader:
             return [
                 parse_records(records)
@@ -178,7 +181,7 @@ class SparklessShard:
     ) -> dict[str, Any]:
         chosen = ReplayFilter(**selection)
         return replay.replay(
-            self.settings, chosen, dry_run=dry_run, chunk_records=chunk_records
+            self.settings, SystemClock(), chosen, dry_run=dry_run, chunk_records=chunk_records
         ).as_json()
 
     def outcomes(self, *, dry_run: bool = False, **selection: Any) -> tuple[int, dict[str, int]]:
@@ -216,19 +219,20 @@ class Pumped:
 
 
 def failing_third(*, committed: bool) -> Callable[..., Any]:
-    """A `transact` whose third transaction fails, before or after it is committed."""
+    """A `commit_all` whose third transaction fails, before or after it is committed."""
     calls = 0
 
     def fails_once(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls != 3:
-            return transact(producer, batches, now_ms, deadline)
+            return commit_all(producer, batches, now_ms, deadline)
         if committed:
-            transact(producer, batches, now_ms, deadline)
+            commit_all(producer, batches, now_ms, deadline)
         else:
             producer.begin_transaction()
-            internals.await_outcomes(internals.enqueue(producer, batches, now_ms), deadline)
+            queued = internals.enqueue(producer, batches, now_ms)
+            internals.await_outcomes(producer, queued, deadline)
         raise KafkaError("the connection is gone")
 
     return fails_once
@@ -248,9 +252,9 @@ def opened_once() -> Callable[..., Any]:
     return opened
 
 
-def until(shard: SparklessShard, reached: Callable[[], bool]) -> None:
+def until(shard: SparklessShard, reached: Callable[[], bool], within_s: float = 60) -> None:
     """Pump, until something is so."""
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + within_s
     while not reached():
         assert time.monotonic() < give_up
         shard.pump()

@@ -44,10 +44,11 @@ class TimerRow:
         rejected: whether it is a dead letter.
         level: requested delay level, 0 for none.
         timer_id: its id; None: derived from its position, too.
-        request: "cancel" or "reschedule" with this id, or "".
+        request: "cancel", "reschedule" or "keep" with this id, or "".
         origin: offset of its first copy, if it is another one.
         timestamp_ms: of its record; its due time if none is given.
         tags: its headers TIMER_TAG, after the others.
+        named: first offset of the only timer that a cancel matches.
         chase_slot, chase_flags: of a cancel that dequeue has written again, with its `origin`.
     """
 
@@ -61,6 +62,7 @@ class TimerRow:
     origin: int | None = None
     timestamp_ms: int | None = None
     tags: tuple[bytes, ...] = ()
+    named: int = ANY_OFFSET
     chase_slot: int = NO_SLOT
     chase_flags: int = 0
 
@@ -111,8 +113,8 @@ def timer_batch(timers: Sequence[TimerRow]) -> TimerBatch:
         codes=["bad_header"],
         code=np.where(rejected, 0, ACCEPTED).astype(np.int32),
         timer=np.array([t.request != "cancel" for t in timers], np.bool_),
-        cancels=np.array([t.request != "" for t in timers], np.bool_),
-        named_offset=np.full(len(timers), ANY_OFFSET),
+        cancels=np.array([t.request in {"cancel", "reschedule"} for t in timers], np.bool_),
+        named_offset=np.array([t.named for t in timers], np.int64),
         targets=["orders", "bills", "dead"],
         target=np.where(rejected, 2, offset % 2).astype(np.int32),
         target_partition=np.where(offset % 5, NO_PARTITION, offset % 4).astype(np.int32),
@@ -137,6 +139,7 @@ def timer_batch(timers: Sequence[TimerRow]) -> TimerBatch:
         recurring=np.zeros(len(timers), np.bool_),
         seed=np.zeros(len(timers), np.bool_),
         forged=np.zeros(len(timers), np.bool_),
+        keeps=np.array([t.request == "keep" for t in timers], np.bool_),
     )
 
 
@@ -167,6 +170,7 @@ def chases_in(deliveries: Deliveries) -> list[TimerRow]:
     for row in np.flatnonzero(deliveries.answer & deliveries.is_copy).tolist():
         encoded, count = deliveries.headers[row].as_py(), int(deliveries.header_count[row])
         headers = dict(headers_of(encoded, count))
+        named = headers.get(NAME_OF[Request.CANCEL_OFFSET], ANY_OFFSET)
         found.append(
             TimerRow(
                 int(deliveries.target_partition[row]),
@@ -175,6 +179,7 @@ def chases_in(deliveries: Deliveries) -> list[TimerRow]:
                 timer_id=headers[NAME_OF[Request.CANCEL]],
                 request="cancel",
                 origin=int(headers[names.ORIGIN]),
+                named=int(named),
                 chase_slot=int(headers[names.CHASE_SLOT]),
                 chase_flags=int(headers[names.CHASE_FLAGS]),
             )

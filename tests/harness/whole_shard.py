@@ -125,7 +125,7 @@ class WholeShard:
         self.arrivals = Arrivals()
 
     def status(self) -> dict[str, Any]:
-        return read_status(self.settings).as_json()
+        return read_status(self.settings, SystemClock()).as_json()
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Log lines with this text."""

@@ -25,7 +25,7 @@ from duewheel.client import DelayProducer
 from duewheel.doctor.topics import as_finding
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.dead_letters.listing import list_letters
-from duewheel.ops.recovery import dry_run
+from duewheel.ops.recovery import preview_start
 from duewheel.runtime.dequeue_process import init_progress
 
 pytestmark = pytest.mark.kafka
@@ -65,7 +65,7 @@ def test_progress_and_dead_letters_are_read_and_the_change_is_told(
     newest = reader.newest()
     assert newest is not None and newest.progress == progress
     reader.close()
-    letters = list(list_letters(settings, DeadLetterFilter(), limit=10))
+    letters = list(list_letters(settings, DeadLetterFilter()))
     assert [row.value_bytes for row in letters] == [500]
 
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
@@ -97,7 +97,7 @@ def test_what_producers_compress_is_read_back_and_previewed(
     publisher.publish(None, replace(found, partitions=parts))
     publisher.close()
     shutil.rmtree(settings.storage.data_dir)
-    assert dry_run(settings).pending_rows == 2
+    assert preview_start(settings).pending_rows == 2
 
 
 @pytest.mark.spark

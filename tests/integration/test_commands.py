@@ -55,9 +55,9 @@ def test_what_deployments_ask_of_running_processes(config: Path) -> None:
         # Who holds the lock and has given no sign of life may yet find that there is no progress.
         assert run(config, "init").returncode == Locked.exit_code
         for role, directory in shard.items():
-            assert not status(settings).ready
+            assert not status(settings, SystemClock()).ready
             directory.state.live.beat(role, os.getpid(), SystemClock().now_ms(), 0)
-        assert not status(settings).ready
+        assert not status(settings, SystemClock()).ready
         now_ms = SystemClock().now_ms()
         shard[Role.DEQUEUE].state.live.note_lag(Lag(now_ms, 0, now_ms, now_ms, 0))
         running = run(config, "health")

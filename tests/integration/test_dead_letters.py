@@ -25,7 +25,7 @@ from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Displaced, PublishDoubt
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import transactional_producer
-from duewheel.kafka.ledger.transactional_producer import transact
+from duewheel.kafka.ledger.transactional_producer import commit_all
 from duewheel.ops.dead_letters.listing import list_letters, one_letter
 from duewheel.schemas.wire.single_record import Header
 
@@ -56,7 +56,7 @@ def test_a_header_whose_name_is_no_text_stops_no_list_and_no_replay(shard: Spark
         (b"b", None, [("n", None), *ends]),
     ]
     shard.send(shard.settings.dead_letter_topic, 0, *letters)
-    rows = list_letters(shard.settings, DeadLetterFilter(), limit=9)
+    rows = list_letters(shard.settings, DeadLetterFilter())
     assert [row.key for row in rows] == ["a", "b"]
     one = one_letter(shard.settings, 0, 0, body=False)
     assert one is not None
@@ -128,7 +128,7 @@ def test_a_failed_delivery_goes_to_its_real_topic_once_that_is_there(
     asked: list[Header] = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", missing.encode())]
     own_id: list[Header] = [("REAL_QID", b"1"), ("UNIQ_KEY", b"id 1")]
     shard.send(shard.timers, 0, (None, None, [*asked, *own_id, *ODD]), (b"k", b"v", [*ODD, *asked]))
-    shard.pump()
+    until(shard, lambda: len(shard.letters()) == 2)  # parked until the lookup of the topic ends
     letters = shard.letters()
     assert [(r.key, r.value, r.headers[: len(ODD)]) for r in letters] == [
         (None, None, ODD),
@@ -300,7 +300,7 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
     shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     numbered(shard, 45)
-    monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=committed))
+    monkeypatch.setattr(transactional_producer, "commit_all", failing_third(committed=committed))
     monkeypatch.setattr(transactional_producer, "open_producer", opened_once())
     with pytest.raises(PublishDoubt, match="nothing is doubled"):
         shard.replay(to_topic=shard.target, chunk_records=10)
@@ -318,7 +318,7 @@ def test_a_replay_finds_out_what_became_of_a_transaction(
     shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     numbered(shard, 45)
-    monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=committed))
+    monkeypatch.setattr(transactional_producer, "commit_all", failing_third(committed=committed))
     if committed:
         assert shard.replay(to_topic=shard.target, chunk_records=10)["replayed"] == 45
     else:
@@ -335,8 +335,8 @@ def test_a_replay_of_one_code_counts_what_was_committed_in_a_doubt(
 ) -> None:
     """The position as it is read has all partitions; that of the plan only those of the code."""
     numbered(shard, 45)
-    rows = list(list_letters(shard.settings, DeadLetterFilter(), limit=1))
-    monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=True))
+    rows = list(list_letters(shard.settings, DeadLetterFilter()))
+    monkeypatch.setattr(transactional_producer, "commit_all", failing_third(committed=True))
     outcome = shard.replay(to_topic=shard.target, chunk_records=10, code=rows[0].code)
     assert outcome["replayed"] == 45
     assert values(shard, shard.target) == list(range(45))
@@ -350,12 +350,12 @@ def test_a_replay_that_is_fenced_ends_and_disturbs_the_other_no_more(
     opened: list[Any] = []
 
     def fenced(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
-        monkeypatch.setattr(transactional_producer, "transact", transact)
+        monkeypatch.setattr(transactional_producer, "commit_all", commit_all)
         assert shard.outcomes(to_topic=shard.target, limit=7) == (7, {})
         monkeypatch.setattr(transactional_producer, "open_producer", opened.append)
-        return transact(producer, batches, now_ms, deadline)
+        return commit_all(producer, batches, now_ms, deadline)
 
-    monkeypatch.setattr(transactional_producer, "transact", fenced)
+    monkeypatch.setattr(transactional_producer, "commit_all", fenced)
     with pytest.raises(Displaced, match="0 dead letters were replayed before"):
         shard.replay(to_topic=shard.target)
     assert opened == []
@@ -368,7 +368,7 @@ def test_a_limit_and_what_the_target_does_not_take(shard: SparklessShard) -> Non
     assert shard.outcomes(to_topic=shard.target, limit=7, dry_run=True) == (7, {})
     assert shard.outcomes(to_topic=shard.target, limit=8) == (8, {})
     assert values(shard, shard.target) == list(range(15))
-    rows = list(list_letters(shard.settings, DeadLetterFilter.of({"from": "10"}), limit=100))
+    rows = list(list_letters(shard.settings, DeadLetterFilter.of({"from": "10"})))
     assert [row.replayed for row in rows] == [True] * 5 + [False] * 15
 
     with shard.admin() as admin:
@@ -413,14 +413,14 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
         if read_topic(shard.servers, small):
             alter(shard.servers, small, {"max.message.bytes": "90"})
             wait_until(lambda: refuses(shard.servers, small), "the setting has no effect")
-            outcomes = transact(producer, batches, now_ms, deadline)
+            outcomes = commit_all(producer, batches, now_ms, deadline)
             assert any(outcome.error is not None for outcome in outcomes)
-            monkeypatch.setattr(transactional_producer, "transact", transact)
+            monkeypatch.setattr(transactional_producer, "commit_all", commit_all)
             taken.append(shard.replay(to_topic=shard.target, **selection))
             return outcomes
-        return transact(producer, batches, now_ms, deadline)
+        return commit_all(producer, batches, now_ms, deadline)
 
-    monkeypatch.setattr(transactional_producer, "transact", overtaken)
+    monkeypatch.setattr(transactional_producer, "commit_all", overtaken)
     own = shard.replay(to_topic=small, chunk_records=10, **selection)
     assert [each["replayed"] for each in taken] == [30 - own["replayed"]]
     assert 0 < own["replayed"] < 30
@@ -438,7 +438,7 @@ def test_where_a_listing_begins(shard: SparklessShard) -> None:
 
     def offsets(since: int | str) -> list[int]:
         wanted = DeadLetterFilter.of({"from": str(since)})
-        return [row.offset for row in list_letters(shard.settings, wanted, limit=9)]
+        return [row.offset for row in list_letters(shard.settings, wanted)]
 
     every = offsets(0)
     assert len(every) == 4

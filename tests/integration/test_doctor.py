@@ -16,11 +16,12 @@ from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
+from duewheel.api.examination import DoctorFinding
 from duewheel.cli.examination import report
+from duewheel.cli.output import Printer
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import free_ports
 from duewheel.doctor import apis, examination
-from duewheel.doctor.findings import Diagnosis
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.runtime.dequeue_process import init_progress
 
@@ -114,9 +115,9 @@ def test_what_is_set_wrongly_is_found_at_once(
         }
     )
     capsys.readouterr()
-    assert report(examination.run(wrong, CLOCK), "json") == 1
+    assert report(examination.run(wrong, CLOCK), Printer(is_json=True)) == 1
     shown = json.loads(capsys.readouterr().out)
-    found = [Diagnosis(**row) for row in shown["findings"]]
+    found = [DoctorFinding(**row) for row in shown["findings"]]
     wrongs = [(f.code, f.found.split()[0]) for f in found if f.severity == "error"]
     assert sorted(wrongs) == [
         ("durability", unclean),
@@ -169,7 +170,7 @@ def test_a_cluster_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (port,) = free_ports(1)
     secret = {"bootstrap_servers": f"127.0.0.1:{port}", "client": {"ssl_password": "hunter2"}}
     away = settings_for(tmp_path, "", "app", kafka=secret, dequeue={"call_deadline": "1s"})
-    assert report(examination.run(away, CLOCK), "text") == 3
+    assert report(examination.run(away, CLOCK), Printer(is_json=False)) == 3
     shown = capsys.readouterr().out
     assert shown.startswith("error")
     assert "kafka_unreachable" in shown

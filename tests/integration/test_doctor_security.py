@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from tests.harness.publishing import publish_rows
 
 from duewheel import factory
 from duewheel.cli.examination import exit_code, report
+from duewheel.cli.output import Printer
+from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import TimerTopic
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
@@ -45,7 +48,7 @@ from duewheel.dev.sasl_ssl import password_properties
 from duewheel.doctor import examination, findings
 from duewheel.errors import DuewheelError
 from duewheel.java.find import Java
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
@@ -277,8 +280,8 @@ def defect(settings: Settings) -> str:
         aside = publisher.aside
         if aside.reasons or len(aside.letters) or len(aside.parked):
             return f"aside: {aside}"
-        client = ClientSettings(settings.kafka.client_options("consumer"))
-        with LogReader(client, [timers], deadline=Deadline(10)) as reader:
+        client = KafkaClients(settings.kafka.client_options("consumer"))
+        with LogReader(client, [timers], partial(Deadline, 10)) as reader:
             found = list(reader.poll({(timers, 0): 0}))
             return "" if found else "nothing was read"
     except DuewheelError as error:
@@ -331,7 +334,7 @@ def test_the_move_of_schedules_has_rights_of_its_own(
         fields = {**SCHEDULE, "timer_topic": timers, "target": f"{app}.orders"}
         sender.send(former, json.dumps(fields).encode(), b"schedule/daily").get(timeout=30)
         try:
-            rows = list(move(settings, former, dry_run=False))
+            rows = list(move(settings, SystemClock(), former, dry_run=False))
         except DuewheelError as error:
             return str(error)
         return "; ".join(row.error or "" for row in rows)
@@ -353,7 +356,7 @@ def test_a_wrong_password_is_no_absence(
     secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = by_sasl(secured, tmp_path, "app", "hunter3", dequeue={"call_deadline": "4s"})
-    assert report(examination.run(wrong, CLOCK), "text") == 1
+    assert report(examination.run(wrong, CLOCK), Printer(is_json=False)) == 1
     shown = capsys.readouterr().out
     assert "kafka_refuses" in shown
     assert f"does not accept user {USER!r} with this password" in shown
@@ -367,7 +370,7 @@ def test_an_advertised_address_at_which_nobody_listens(secured: Secured, tmp_pat
     assert reachable.severity == "error"
     assert secured.nobody in reachable.found
     assert "advertised.listeners" in reachable.remedy
-    assert exit_code(findings.examined(found)) == 3
+    assert exit_code(findings.summed_up(found)) == 3
 
 
 @pytest.mark.spark

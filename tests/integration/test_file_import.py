@@ -1,4 +1,4 @@
-"""`duewheel send --file --name`, on a real broker, ingested and delivered; and the recipes of
+"""`duewheel import`, on a real broker, ingested and delivered; and the recipes of
 docs/import.md, with real stores.
 """
 
@@ -28,7 +28,7 @@ from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka.ledger import transactional_producer
 from duewheel.ops.file_import.exactly_once import Choice, import_lines
-from duewheel.ops.file_import.records import LINE_BYTES_MAX
+from duewheel.ops.file_import.line_records import LINE_BYTES_MAX
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka
@@ -75,7 +75,9 @@ def imported(
 ) -> dict[str, Any]:
     """The verdict of a run in this process."""
     file, chosen = io.BytesIO(content), Choice(name, **choice)
-    return import_lines(shard.settings, file, TimerFields(), chosen, chunk_lines).as_json()
+    return import_lines(
+        shard.settings, SystemClock(), file, TimerFields(), chosen, chunk_lines
+    ).as_json()
 
 
 def counts(verdict: dict[str, Any]) -> dict[str, int]:
@@ -107,7 +109,7 @@ def test_lines_are_judged_first_then_sent_once_and_delivered(
     ]
     file = tmp_path / "timers.jsonl"
     file.write_bytes(lines_of(*rows[:3]) + b"\n" + lines_of(*rows[3:]))
-    words = ("send", "--file", str(file), "--name", "jobs")
+    words = ("import", str(file), "--name", "jobs")
     defaults = ("--topic", shard.target, "--delay", "50m", "--key", "d")
 
     exit_code, (verdict,) = objects(config, *words, *defaults, "--dry-run", "--skip-refused")
@@ -176,7 +178,7 @@ def test_an_import_that_ends_in_the_middle_loses_and_doubles_nothing(
 ) -> None:
     later = now_ms() + HOUR_MS
     content = lines_of(*(timer(shard, str(n), later, partition=0) for n in range(9)))
-    monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=committed))
+    monkeypatch.setattr(transactional_producer, "commit_all", failing_third(committed=committed))
     monkeypatch.setattr(transactional_producer, "open_producer", opened_once())
     with pytest.raises(PublishDoubt, match=r"4 timers were written before.*nothing is doubled"):
         imported(shard, content)
@@ -193,7 +195,7 @@ def test_an_import_finds_out_what_became_of_a_transaction(
 ) -> None:
     later = now_ms() + HOUR_MS
     content = lines_of(*(timer(shard, str(n), later, partition=0) for n in range(9)))
-    monkeypatch.setattr(transactional_producer, "transact", failing_third(committed=committed))
+    monkeypatch.setattr(transactional_producer, "commit_all", failing_third(committed=committed))
     before = 0
     if not committed:
         with pytest.raises(PublishDoubt, match=r"4 timers were written before.*nothing is doubled"):
@@ -211,7 +213,7 @@ def test_killed_again_and_again_it_sends_each_line_once(
     later, count = now_ms() + HOUR_MS, 40_000
     file = tmp_path / "timers.jsonl"
     file.write_bytes(lines_of(*(timer(shard, str(n), later) for n in range(count))))
-    words = ("send", "--file", str(file), "--name", "jobs")
+    words = ("import", str(file), "--name", "jobs")
     with shard.admin() as admin:
         for more in (1, 1_500, 3_000, 4_500, 6_000):
             end = sum(admin.end_offsets([shard.timers]).values()) + more
@@ -237,13 +239,13 @@ def test_a_record_that_the_timer_topic_does_not_take_is_refused(shard: Sparkless
     assert imported(shard, content)["already_done"] == 2
 
 
-def test_options_that_do_not_go_together(config: Path) -> None:
+def test_a_file_and_a_name_are_needed(config: Path) -> None:
     for words in (
-        ("--name", "x", "--topic", "t", "--value", "v", "--delay", "1s"),
-        ("--dry-run", "--file", "-"),
-        ("--file", "nowhere.jsonl", "--name", "x"),
+        ("--name", "x"),
+        ("--dry-run", "-"),
+        ("nowhere.jsonl", "--name", "x"),
     ):
-        refused = run(config, "send", *words)
+        refused = run(config, "import", *words)
         assert refused.returncode == 2, words
 
 

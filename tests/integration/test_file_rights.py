@@ -13,7 +13,7 @@ import pytest
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.whole_shard import WholeShard
 
-from duewheel.doctor import host
+from duewheel.doctor import data_directory
 
 pytestmark = [
     pytest.mark.kafka,
@@ -45,7 +45,7 @@ def test_an_open_data_directory_ends_with_files_of_its_owner_alone(
         data_dir.mkdir(parents=True, exist_ok=True)
         data_dir.chmod(0o755)
         (data_dir / "copied").write_bytes(b"by an operator")
-        assert host.check_rights(data_dir).severity == "error"
+        assert data_directory.check_rights(data_dir).severity == "error"
         try:
             shard.start()
             running = modes(data_dir)
@@ -55,7 +55,7 @@ def test_an_open_data_directory_ends_with_files_of_its_owner_alone(
         assert [path for path, mode in found.items() if _is_open(mode)] == []
         assert any("rocksdb" in str(path) for path in found)
         assert any("spark" in str(path) for path in found)
-    assert host.check_rights(data_dir).severity == "ok"
+    assert data_directory.check_rights(data_dir).severity == "ok"
 
 
 def modes(folder: Path) -> dict[Path, int]:

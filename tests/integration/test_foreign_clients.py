@@ -12,8 +12,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Self
 
 import pytest
+from kafka import KafkaProducer
 from tests.harness.config_file import write_config
 from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
@@ -44,26 +46,28 @@ def shard(
 
 
 @pytest.fixture
-def java_program(java: Java, kafka_jars: list[Path], require: Require) -> list[str]:
+def java_programs(java: Java, kafka_jars: list[Path], require: Require) -> list[list[str]]:
     """Java compiles a single file before it runs it, if it is a JDK's."""
     compiler = java.executable.parent / "javac"
     require(compiler.exists(), "no Java compiler")
     jars = os.pathsep.join(map(str, kafka_jars))
-    return [str(java.executable), "-cp", jars, str(CLIENTS / "java" / "Reminder.java")]
+    run = [str(java.executable), "-cp", jars]
+    return [[*run, str(CLIENTS / "java" / f"{name}.java")] for name in ("Reminder", "Retry")]
 
 
 @pytest.fixture
-def go_program(require: Require, tmp_path: Path) -> list[str]:
-    go, program = shutil.which("go"), tmp_path / "reminder"
+def go_programs(require: Require, tmp_path: Path) -> list[list[str]]:
+    go = shutil.which("go")
     require(go, "Go is not installed")
-    built = offline([str(go), "build", "-o", str(program), "."], CLIENTS / "go", GOPROXY="off")
+    to = ["-o", f"{tmp_path}/"]
+    built = offline([str(go), "build", *to, "./..."], CLIENTS / "go", GOPROXY="off")
     require("GOPROXY=off" not in built.stderr, "franz-go is not in Go's module cache")
     assert built.returncode == 0, built.stderr
-    return [str(program)]
+    return [[str(tmp_path / name)] for name in ("reminder", "retry")]
 
 
 @pytest.fixture
-def node_program(require: Require, tmp_path: Path) -> list[str]:
+def node_programs(require: Require, tmp_path: Path) -> list[list[str]]:
     node, npm = shutil.which("node"), shutil.which("npm")
     require(node and npm, "Node or npm is not installed")
     folder = tmp_path / "node"
@@ -71,7 +75,7 @@ def node_program(require: Require, tmp_path: Path) -> list[str]:
     installed = offline([str(npm), "install", "--offline", "--no-audit", "--no-fund"], folder)
     require("ENOTCACHED" not in installed.stderr, "kafkajs is not in npm's cache")
     assert installed.returncode == 0, installed.stderr
-    return [str(node), str(folder / "reminder.js")]
+    return [[str(node), str(folder / f"{name}.js")] for name in ("reminder", "retry")]
 
 
 def offline(command: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -86,13 +90,21 @@ def offline(command: list[str], folder: Path, **more: str) -> subprocess.Complet
     )
 
 
-@pytest.mark.parametrize("language", ["java", "go", "node"])
+@pytest.fixture(params=["java", "go", "node"])
+def programs(request: pytest.FixtureRequest) -> list[list[str]]:
+    """The commands of `reminder` and `retry` in one language."""
+    found: list[list[str]] = request.getfixturevalue(f"{request.param}_programs")
+    return found
+
+
 def test_a_timer_leaves_and_a_cancelled_one_does_not(
-    request: pytest.FixtureRequest, shard: SparklessShard, language: str
+    programs: list[list[str]], shard: SparklessShard, tmp_path: Path
 ) -> None:
-    program = request.getfixturevalue(f"{language}_program")
-    done = offline([*program, shard.servers, shard.timers, shard.target], CLIENTS)
-    assert done.returncode == 0, done.stderr
+    replies = shard.settings.timer.reply_topic
+    assert replies is not None
+    with Running(programs[0], shard, tmp_path, shard.target, replies) as running:
+        until(shard, running.has_ended, BUILD_S)
+        assert running.output() == ["cancelled"]
 
     written = {(r.key, r.value): r for r in read_topic(shard.servers, shard.timers)}
     assert set(written) == {
@@ -107,8 +119,47 @@ def test_a_timer_leaves_and_a_cancelled_one_does_not(
     assert dict(delivered.headers)["TIMER_DUE_MS"] == due_ms
     assert delivered.timestamp >= int(due_ms)
 
-    replies = shard.settings.timer.reply_topic
-    assert replies is not None
-    until(shard, lambda: bool(read_topic(shard.servers, replies)))
-    (reply,) = read_topic(shard.servers, replies)
-    assert dict(reply.headers)["TIMER_ANSWER"] == b"cancelled"
+
+def test_a_message_that_fails_comes_again(
+    programs: list[list[str]], shard: SparklessShard, tmp_path: Path
+) -> None:
+    with closing(KafkaProducer(bootstrap_servers=shard.servers)) as producer:
+        for value in (b"oops", b"order"):
+            producer.send(shard.target, value, b"key", headers=[("own", b"1")]).get(30)
+    with Running(programs[1], shard, tmp_path, shard.target) as running:
+        until(shard, lambda: "given up: oops, attempt 4" in running.output(), BUILD_S)
+        assert "done: order, attempt 1" in running.output()
+    first, fine, *again = read_topic(shard.servers, shard.target)
+    assert (first.value, fine.value) == (b"oops", b"order")
+    assert [(r.key, r.value) for r in again] == [(b"key", b"oops")] * 3
+    headers = [dict(r.headers) for r in again]
+    assert [each["RETRY_ATTEMPT"] for each in headers] == [b"2", b"3", b"4"]
+    assert all(each["own"] == b"1" for each in headers)
+
+
+class Running:
+    """A program that runs beside the shard, until the end of a with block."""
+
+    def __init__(
+        self, program: list[str], shard: SparklessShard, folder: Path, *topics: str
+    ) -> None:
+        self._out, self._err = folder / "out", folder / "err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            command = [*program, shard.servers, shard.timers, *topics]
+            self._process = subprocess.Popen(command, stdout=out, stderr=err)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        print(self._err.read_text())
+
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process.poll() is not None
+
+    def output(self) -> list[str]:
+        """The lines of its standard output so far."""
+        return self._out.read_text().splitlines()

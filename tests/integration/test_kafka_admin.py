@@ -19,7 +19,7 @@ from duewheel.config.keys_and_defaults import KafkaSection, TimerSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.kafka.topics.requirements import TopicFinding
+from duewheel.kafka.topics.requirements import TopicFinding, TopicState
 
 pytestmark = pytest.mark.kafka
 
@@ -68,8 +68,10 @@ def test_init_creates_what_is_missing_and_then_finds_it(
     broker: SharedBroker, settings: Settings, admin: KafkaAdmin
 ) -> None:
     created = admin.init_topics(settings, partitions=3)
-    assert created == [TopicFinding(name, "created") for name in names(settings)]
-    assert admin.init_topics(settings) == [TopicFinding(name, "found") for name in names(settings)]
+    assert created == [TopicFinding(name, TopicState.CREATED) for name in names(settings)]
+    assert admin.init_topics(settings) == [
+        TopicFinding(name, TopicState.RIGHT) for name in names(settings)
+    ]
 
     assert [admin.describe_partitions(names(settings))[name] for name in names(settings)] == [
         3,
@@ -105,7 +107,7 @@ def test_differences_are_named_and_nothing_is_changed(
 
     findings = admin.init_topics(settings)
     assert findings == admin.init_topics(settings)
-    assert [(f.topic, f.setting, f.actual) for f in findings if f.state == "differs"] == [
+    assert [(f.topic, f.setting, f.actual) for f in findings if f.state is TopicState.DIFFERS] == [
         (first, "retention.ms", "3600000"),
         (second, "message.timestamp.type", "CreateTime"),
         (settings.dead_letter_topic, "max.message.bytes", "1052684"),
@@ -120,7 +122,7 @@ def test_differences_are_named_and_nothing_is_changed(
     # Timestamps of the producers will do, where the broker refuses those that are far off.
     hour = "3600000"
     alter(broker, second, message_timestamp_before_max_ms=hour, message_timestamp_after_max_ms=hour)
-    assert TopicFinding(second, "found") in admin.init_topics(settings)
+    assert TopicFinding(second, TopicState.RIGHT) in admin.init_topics(settings)
 
 
 def test_offsets_ids_and_missing_topics(

@@ -14,6 +14,7 @@ from tests.harness.fault_proxy import FaultProxy
 from tests.harness.launcher import launch, run, tail, wait_until
 from tests.harness.shared_broker import SharedBroker
 
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.doctor import apis
 from duewheel.kafka.topics.admin import KafkaAdmin
@@ -66,7 +67,7 @@ class Commands:
                 nowhere = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", b"no.such.topic")]
                 to.send(self.timers, b"no target", headers=nowhere)
             wait_until(
-                lambda: self.data_dir.exists() and status(settings).delivered >= 42,
+                lambda: self.data_dir.exists() and status(settings, SystemClock()).delivered >= 42,
                 lambda: tail(self.config.with_name("run.log")),
                 every_s=0.2,
             )

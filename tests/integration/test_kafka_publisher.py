@@ -33,7 +33,7 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals, transactional_producer
 from duewheel.kafka.log import newest
@@ -163,7 +163,7 @@ def test_progress_is_read_back(
     admin: KafkaAdminClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    client = KafkaClients({"bootstrap_servers": broker.bootstrap_servers})
 
     def in_short_steps(shard: int) -> int | None:
         place, key, deadline = place_of(names.state, shard), record_key(shard), Deadline(30)
@@ -349,10 +349,44 @@ def test_targets_that_change_between_preparing_and_publishing(
     assert publisher.aside.reasons == {"unknown_target_topic": 1}
 
 
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_a_target_deleted_after_it_was_looked_up_costs_no_deadline(
+    broker: SharedBroker, names: Names, make: Make, admin: KafkaAdminClient, is_warm: bool
+) -> None:
+    """Kafka adds no partition of it to a transaction; kafka-python would ask until the deadline."""
+    gone, shrunk = f"{names.target}.gone", f"{names.target}.shrunk"
+    sizes = {gone: {"num_partitions": 1}, shrunk: {"num_partitions": 2}}
+    admin.create_topics(sizes, wait_for_metadata=True)
+    publisher = make()
+    publisher.start()
+    rows = deliveries(
+        [
+            Message(names.target, b"other"),
+            Message(gone, b"gone"),
+            Message(shrunk, b"shrunk", partition=1),
+        ]
+    )
+    prepared = publisher.renew(publisher.prepare(rows), progress(1))
+    if is_warm:
+        publisher.publish(prepared, progress(1))
+    admin.delete_topics([gone, shrunk])
+    wait_until(lambda: not {gone, shrunk} & set(admin.list_topics()), "not deleted")
+    admin.create_topics({shrunk: {"num_partitions": 1}}, wait_for_metadata=True)
+    missing = f"{gone}-0, {shrunk}-1" if is_warm else gone
+    with pytest.raises(PublishDoubt, match=f"{missing}: not in Kafka") as doubt:
+        publish_prepared(publisher, prepared, progress(2))
+    assert type(doubt.value) is PublishDoubt, "a smaller transaction would fail, too"
+
+    assert slot_of(publisher.start()) == (1 if is_warm else None)
+    publish_prepared(publisher, prepared, progress(2))
+    assert values(read(broker, names.target)) == [b"other"] * (1 + is_warm)
+    assert values(read(broker, names.dead_letters)) == [b"gone", b"shrunk"]
+
+
 def test_missing_topics_are_named_at_start(broker: SharedBroker, names: Names) -> None:
     before = own_threads()
     publisher = new_publisher(broker, replace(names, state="not.there"), shard=0)
-    with pytest.raises(ConfigError, match=r"not\.there.*unknown_target_topic"):
+    with pytest.raises(ConfigError, match=r"not\.there.*does not exist"):
         publisher.start()
     wait_until(lambda: own_threads() <= before, "threads are left")
 
@@ -376,13 +410,13 @@ def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
 ) -> None:
     """Until it ends, readers of the same partitions wait; brokers that are away cost it, too."""
 
-    transact = transactional_producer.transact
+    commit_all = transactional_producer.commit_all
 
     def slow(producer: Any, batches: list[Any], *given: Any) -> Any:
         time.sleep(0 if len(batches) == 1 else 3)
-        return transact(producer, batches, *given)
+        return commit_all(producer, batches, *given)
 
-    monkeypatch.setattr(transactional_producer, "transact", slow)
+    monkeypatch.setattr(transactional_producer, "commit_all", slow)
     publisher = make(publish_deadline_s=2.0, transaction_timeout_ms=2_500)
     rows = publisher.prepare(deliveries([Message(names.target, b"large")]))
     for slot in range(1, 4):
@@ -401,7 +435,7 @@ def test_what_kafka_had_once_is_waited_for(
     publisher.start()
     admin.delete_topics([names.state])
     wait_until(lambda: names.state not in admin.list_topics(), "not deleted")
-    with pytest.raises(KafkaUnavailable, match=r"state.*unknown_target_topic"):
+    with pytest.raises(KafkaUnavailable, match=r"state.*does not exist"):
         publisher.start()
     admin.create_topics({names.state: {"num_partitions": 1}}, wait_for_metadata=True)
     assert started(publisher) is None

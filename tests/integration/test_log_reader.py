@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
 from duewheel.java.find import Java
-from duewheel.kafka.connect.clients import ClientSettings
-from duewheel.kafka.log.ends import LATEST
+from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.streaming.source import SourceOptions, TimerReader
 from duewheel.streaming.task_share import TaskSettings
@@ -42,7 +44,7 @@ def admin(broker: DevBroker) -> Iterator[KafkaAdminClient]:
 
 def test_a_deleted_topic_is_not_created_again(broker: DevBroker, admin: KafkaAdminClient) -> None:
     admin.create_topics([NewTopic("kept", 1, 1), NewTopic("deleted", 1, 1)])
-    client = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    client = KafkaClients({"bootstrap_servers": broker.bootstrap_servers})
     with closing(LogReader(client, ["kept", "deleted"])) as reader:
         assert reader.partitions() == [("kept", 0), ("deleted", 0)]
         admin.delete_topics(["deleted"])
@@ -82,8 +84,8 @@ def test_a_stop_does_not_wait_for_a_kafka_that_is_away(
 ) -> None:
     stopping, timers = threading.Event(), f"timers-{is_silent}"
     admin.create_topics([NewTopic(timers, 1, 1)])
-    client = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
-    with closing(LogReader(client, [timers], stopping)) as reader:
+    client = KafkaClients({"bootstrap_servers": broker.bootstrap_servers})
+    with closing(LogReader(client, [timers], partial(Deadline, 60, stopping))) as reader:
         assert reader.offsets([(timers, 0)], LATEST) == {(timers, 0): 0}
         if is_silent:
             os.kill(broker.pid, signal.SIGSTOP)

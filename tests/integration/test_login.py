@@ -31,7 +31,7 @@ from duewheel.dev.listeners import HOST, free_ports, listener_properties
 from duewheel.dev.sasl_ssl import keystore_properties, password_properties, self_signed
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 
 # kafka-python leaves a socket of TLS to the garbage collector where a handshake fails.
@@ -167,7 +167,7 @@ def test_each_wrong_setting_has_a_reason_of_its_own(
 ) -> None:
     options, begun_s = client(listeners, to, settings), time.monotonic()
     with pytest.raises(ConfigError, match=reason) as refused:
-        ClientSettings(options).open(KafkaAdminClient, Deadline(60))
+        KafkaClients(options).open(KafkaAdminClient, Deadline(60))
     assert time.monotonic() - begun_s < AT_ONCE_S
     assert "hunter" not in str(refused.value)
 
@@ -179,7 +179,7 @@ def test_a_refusal_that_comes_with_the_end_of_the_connection_counts(
     """Busy hosts read both at once."""
     options = client(listeners, to, settings)
     with server(ends_with_the_answer(options["bootstrap_servers"][0])) as relay:
-        (made,) = ClientSettings(options | {"bootstrap_servers": [relay]}).attempts(Deadline(30))
+        (made,) = KafkaClients(options | {"bootstrap_servers": [relay]}).attempts(Deadline(30))
     assert reason in made.problem
     assert made.is_refusal
 
@@ -188,7 +188,7 @@ def test_the_right_settings_are_accepted(listeners: Listeners) -> None:
     tls = {"security_protocol": "SSL"}
     both = login(security_protocol="SASL_SSL")
     for to, settings in (("plain", {}), ("sasl", login()), ("tls", tls), ("both", both)):
-        (made,) = ClientSettings(client(listeners, to, settings)).attempts(Deadline(30))
+        (made,) = KafkaClients(client(listeners, to, settings)).attempts(Deadline(30))
         assert made.problem == ""
 
 
@@ -237,7 +237,7 @@ def test_a_client_without_its_certificate(
     require(listeners.mtls, "no openssl")
     options = client(listeners, "mtls", {"security_protocol": "SSL"})
     with pytest.raises(ConfigError, match="do not agree on TLS"):
-        ClientSettings(options).open(KafkaAdminClient, Deadline(60))
+        KafkaClients(options).open(KafkaAdminClient, Deadline(60))
 
 
 def test_the_client_of_an_application(listeners: Listeners) -> None:

@@ -14,14 +14,15 @@ from tests.harness.config_file import write_config
 from tests.harness.raw_produce import NAME, produce, record
 from tests.harness.record_batches import sealed
 from tests.harness.shared_broker import SharedBroker
+from tests.harness.topics import alter
 
 from duewheel.client import Answer, DelayProducer
 from duewheel.client.handle import RecallHandle
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import load
 from duewheel.errors import InvalidTimer
-from duewheel.kafka.connect.clients import ClientSettings
-from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.topics.reading import records_of
@@ -36,6 +37,8 @@ def topic(broker: SharedBroker, unique_name: Callable[[str], str]) -> str:
     name = unique_name("odd")
     with KafkaAdmin({"bootstrap_servers": [broker.bootstrap_servers]}) as admin:
         admin.create_topic(name, 1)
+    # Some records are of 1970: the broker would delete them within seconds.
+    alter(broker.bootstrap_servers, name, {"retention.ms": "-1"})
     return name
 
 
@@ -65,7 +68,7 @@ def test_a_reader_of_any_topic_reads_on(broker: SharedBroker, topic: str) -> Non
             continue
     last = produce(servers, topic, record(b"k", b"last"))
     assert taken[0] == 0
-    with LogReader(ClientSettings({"bootstrap_servers": servers}), [topic]) as reader:
+    with LogReader(KafkaClients({"bootstrap_servers": servers}), [topic]) as reader:
         (place,) = reader.partitions()
         bounds = {
             place: (

@@ -315,6 +315,25 @@ def test_a_recovery_and_the_loss_of_the_api_are_shown(page: Browser, settings: S
     assert [line for line in lines if "503" not in line and "ERR_" not in line] == []
 
 
+FASTER = """
+window.pauses = [];
+const wait = window.setTimeout;
+window.setTimeout = (call, ms) => wait(call, pauses.push(ms) && ms / 50);
+"""
+
+
+def test_every_read_pauses_longer_while_the_api_is_gone(page: Browser, settings: Settings) -> None:
+    with listening(app_of(settings)) as address:
+        open_page(page, address)
+        page.wait(lambda: rows(page) == 100, "the list")
+    page.run(FASTER)
+    page.wait(lambda: page.run("return pauses.filter((ms) => ms === 15000).length >= 50"), "reads")
+    assert page.run("return pauses.slice(-20).every((ms) => ms === 15000)")
+    page.wait_text("#view-pending", "Timers cannot be read")
+    page.driver.get("about:blank")
+    assert [line for line in page.console() if "ERR_" not in line] == []
+
+
 def test_one_cause_is_one_line_and_the_view_stays_on_a_phone(
     page: Browser, settings: Settings
 ) -> None:
@@ -342,20 +361,20 @@ def test_a_topic_at_its_quota_is_shown(page: Browser, tmp_path: Path) -> None:
         page.run("document.querySelector('#conditions summary').click()")
         assert "quota" not in page.text("#conditions")
         waiting = {P0: (60, 1_260), P1: (60, 94)}
-        QuotaWaiting(SystemClock().now_ms(), waiting).write(data_dir)
+        QuotaWaiting(NOW_MS, waiting).write(data_dir)
         page.wait_text(
             "#conditions [data-name=quota_timers].warn",
             "timers has reached its quota of 20 per second: 1,234 messages wait in Kafka.",
         )
-        QuotaWaiting(SystemClock().now_ms()).write(data_dir)
+        QuotaWaiting(NOW_MS).write(data_dir)
         page.wait(lambda: "quota" not in page.text("#conditions"), "its end")
         page.driver.get("about:blank")
 
 
 def test_a_target_that_takes_no_writes_is_named(page: Browser, settings: Settings) -> None:
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0, P1: 0})
-    live, fresh_ms = world.shard.directory(Role.DEQUEUE).state.live, SystemClock().now_ms() + 60_000
-    live.beat(Role.DEQUEUE, os.getpid(), fresh_ms, 0)
+    state = world.shard.directory(Role.DEQUEUE).state
+    state.live.beat(Role.DEQUEUE, os.getpid(), NOW_MS, 0)
     Obstacles({"bills": "partitions [0]: no leader"}).write(settings.storage.data_dir)
     try:
         with listening(app_of(settings)) as address:
@@ -374,10 +393,9 @@ def test_less_than_a_second_is_not_behind(page: Browser, settings: Settings) -> 
     """An idle shard is up to a slot and a heartbeat behind: that delays nothing."""
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0, P1: 0})
     state = world.shard.directory(Role.DEQUEUE).state
-    fresh_ms = SystemClock().now_ms() + 60_000
 
     def beat(behind_ms: int) -> None:
-        state.live.beat(Role.DEQUEUE, os.getpid(), fresh_ms, behind_ms)
+        state.live.beat(Role.DEQUEUE, os.getpid(), NOW_MS, behind_ms)
 
     try:
         with listening(app_of(settings)) as address:

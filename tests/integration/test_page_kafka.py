@@ -26,8 +26,10 @@ from tests.harness.sparkless_shard import Pumped, SparklessShard
 
 from duewheel.api.schedules import NewSchedule
 from duewheel.clock import SystemClock
-from duewheel.config.settings import load
+from duewheel.config.settings import Settings, load
+from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.schedules import changes
+from duewheel.ops.schedules.listing import find_schedules
 
 pytestmark = pytest.mark.kafka
 
@@ -118,6 +120,11 @@ def test_a_timer_is_cancelled_in_kafka(page: Browser, config: Path) -> None:
         shard.close()
 
 
+def has_copy(settings: Settings, name: str) -> bool:
+    found = find_schedules(settings, {name: settings.timer.topics[0]})
+    return name in found and not found[name].seed
+
+
 def test_a_schedule_is_paused_resumed_triggered_and_stopped(
     page: Browser, broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]
 ) -> None:
@@ -131,7 +138,10 @@ def test_a_schedule_is_paused_resumed_triggered_and_stopped(
     ):
         new = {"cron": "0 8 1 1 *", "zone": "Europe/Berlin", "value": "v"}
         yearly = NewSchedule.of({**new, "target": pumped.shard.target})
-        assert changes.put(settings, "yearly", yearly, 30).applied
+        with closing(TimerWriter(settings, SystemClock())) as writer:
+            assert changes.put(writer, "yearly", yearly, 30).applied
+        # While its first copy is on its way to ingest it is in no list, and the page reads once.
+        page.wait(lambda: has_copy(settings, "yearly"), "its copy is not listed")
         page.driver.get(f"{address}#schedules")
         page.wait_text("#view-schedules .list", "0 8 1 1 * Europe/Berlin")
         for width, height, scheme in ((360, 740, "light"), (1400, 900, "dark")):

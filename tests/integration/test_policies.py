@@ -91,12 +91,14 @@ def test_overdue_timers_expire_and_those_within_their_lateness_are_delivered(
     shard.write(orders, after_ms=-120_000)
     shard.write(orders, after_ms=-30_000)
     shard.write(orders)
-    shard.turn_until(lambda: left(shard) >= 3 * len(orders), "some never come")
-    assert shard.values(shard.topics.orders) == {0: [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]}
+    shard.write(orders, after_ms=-20_000, more=[("TIMER_EXPIRES_MS", b"2027-01-01T00:00Z")])
+    shard.write(orders, after_ms=-10_000, more=[("TIMER_EXPIRES_MS", b"1700000000000")])
+    shard.turn_until(lambda: left(shard) >= 5 * len(orders), "some never come")
+    assert shard.values(shard.topics.orders) == {0: [*range(5)] * 3}
     letters = [r for some in shard.arrived(shard.topics.dead_letters).values() for r in some]
     codes = Counter(dict(letter.headers)["TIMER_ERROR_CODE"] for letter in letters)
-    assert codes == {b"expired": 5}
-    assert shard.dequeue.statistics.dead_letters == {"expired": 5}
+    assert codes == {b"expired": 10}
+    assert shard.dequeue.statistics.dead_letters == {"expired": 10}
 
 
 @pytest.mark.crash_matrix

@@ -28,7 +28,7 @@ from tests.harness.reader import read_committed
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.api.dead_letters import ReplayFilter
-from duewheel.checkpoints.recovery_decision import dequeue_has_decided
+from duewheel.checkpoints.local_state import dequeue_has_decided
 from duewheel.checkpoints.role import Role
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
@@ -230,11 +230,11 @@ def test_dead_letters_are_replayed_once_over_faults(
         replayed = 0
         while placed.hits < fault.times or replayed == 0:
             with suppress(PublishDoubt):
-                replay.replay(settings, ReplayFilter(), dry_run=False)
+                replay.replay(settings, SystemClock(), ReplayFilter(), dry_run=False)
                 replayed += 1
         proxy.clear()
     producer.close()
-    assert replay.replay(settings, ReplayFilter(), dry_run=False).replayed == 0
+    assert replay.replay(settings, SystemClock(), ReplayFilter(), dry_run=False).replayed == 0
     starts = {TopicPartition(topics.orders, partition): 0 for partition in range(4)}
     values = sorted(int(r.value) for r in read_committed(broker.bootstrap_servers, starts))
     assert values == list(range(20 * len(REPLAYED)))

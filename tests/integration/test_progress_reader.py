@@ -17,7 +17,7 @@ from tests.harness.shared_broker import SharedBroker
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.client import transaction
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.leader_requests import LeaderRequests
 from duewheel.kafka.log.newest import newest_records
@@ -58,7 +58,7 @@ def committed(producer: KafkaProducer, topic: str, *slots: int, shard: int = 0) 
             write(producer, topic, slot, shard)
 
 
-class CountingSettings(ClientSettings):
+class CountingSettings(KafkaClients):
     """Counts the clients that it opens."""
 
     count = 0
@@ -110,7 +110,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
 
 
 def test_a_broker_that_is_away_is_noticed(topic: str) -> None:
-    settings = ClientSettings({"bootstrap_servers": "127.0.0.1:1"})
+    settings = KafkaClients({"bootstrap_servers": "127.0.0.1:1"})
     reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic, deadline_s=1)
     with pytest.raises(KafkaUnavailable):
         reader.newest()
@@ -122,7 +122,7 @@ def test_a_coordinator_that_does_not_answer_is_noticed(
 ) -> None:
     """The progress can be read all the while."""
     with FaultProxy(broker.bootstrap_servers) as proxy:
-        settings = ClientSettings({"bootstrap_servers": proxy.bootstrap_servers})
+        settings = KafkaClients({"bootstrap_servers": proxy.bootstrap_servers})
         reader, nobodys = (
             KafkaProgressReader(settings, place_of(topic, 0), record_key(0), name)
             for name in (topic, f"{topic}.not-used-yet")
@@ -151,7 +151,7 @@ def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
     """A record batch at a time, each of which takes most of the deadline."""
     committed(producer, topic, 1, 2, 3)
     committed(producer, topic, *range(5, 9), shard=1)
-    settings = ClientSettings({"bootstrap_servers": broker.bootstrap_servers})
+    settings = KafkaClients({"bootstrap_servers": broker.bootstrap_servers})
     for shard, slot in enumerate((3, 8)):
         reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(shard), topic)
         await_slot(reader, slot)

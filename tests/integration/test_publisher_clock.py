@@ -15,6 +15,7 @@ from tests.harness.publishing import Message, progress, publish, read
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.clock import SystemClock
+from duewheel.kafka.publish.fenced_session import ShardNames
 from duewheel.kafka.publish.publisher import KafkaPublisher
 
 pytestmark = pytest.mark.kafka
@@ -42,11 +43,8 @@ class WrongClockHost:
         self.servers, self.clock = servers, WrongClock()
         self.publisher = KafkaPublisher(
             {"bootstrap_servers": servers},
-            transactional_id=prefix,
-            state_topic=self.state,
-            dead_letter_topic=self.dead_letters,
-            shard=0,
-            clock=self.clock,
+            ShardNames(prefix, self.state, self.dead_letters, 0),
+            self.clock,
         )
 
     def create_topics(self, timestamp_type: str = "LogAppendTime") -> None:

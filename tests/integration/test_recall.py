@@ -30,11 +30,14 @@ from tests.harness.sparkless_shard import SparklessShard, until
 from duewheel.api.requests import NamedTimers, Replacement
 from duewheel.client import Answer, Cancel, DelayProducer, Timer, transaction
 from duewheel.client.replies import AnswerReader
+from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.changes import requests as changes
+from duewheel.ops.changes.timer_writer import TimerWriter
+from duewheel.schemas.header_names import IfPending
 
 pytestmark = pytest.mark.kafka
 
@@ -364,7 +367,7 @@ def test_an_answer_may_come_before_the_acknowledgement(
     topics: RecallTopics, answerer: Answerer
 ) -> None:
     """And what is kept for that is bounded by the requests that are open."""
-    client = ClientSettings({"bootstrap_servers": topics.servers})
+    client = KafkaClients({"bootstrap_servers": topics.servers})
     reader = AnswerReader(client, topics.replies, early_max=20, fetch_bytes=1)
 
     def answer(number: int, word: str = "unknown") -> None:
@@ -467,14 +470,15 @@ def test_commands(
         ]
         told = [json.loads(each.communicate(timeout=WITHIN_S)[0]) for each in started]
         assert [each.returncode for each in started] == [1, 0]
-        settings = load(path)
+        writer = TimerWriter(load(path), SystemClock())
         by_id = NamedTimers(id="7", key="abc")
         new = Replacement(topic=topics.orders, value="", delay="1h")
-        told.append(changes.reschedule(settings, by_id, new, WITHIN_S).as_json())
-        told.append(changes.cancel(settings, by_id, None).as_json())  # does not wait
+        told.append(changes.reschedule(writer, by_id, new, WITHIN_S).as_json())
+        told.append(changes.cancel(writer, by_id, 0).as_json())  # does not wait
     finally:
         answering.stop()
-    told.append(changes.cancel(settings, by_id, 0.1).as_json())  # and here nobody answers
+    told.append(changes.cancel(writer, by_id, 0.1).as_json())  # and here nobody answers
+    writer.close()
     words = ["already_delivered", "cancelled", "cancelled", None, None]
     assert [each["answer"] for each in told] == words
     assert {(each["id"], each["partition"]) for each in told} == {("7", timer.partition)}
@@ -515,4 +519,39 @@ def test_a_handle_cancels_the_one_of_two_timers_of_an_id(config: Path) -> None:
         delivered = [record.value for record in read_topic(shard.servers, shard.target)]
         assert delivered == [b"second"]
         assert len(read_topic(shard.servers, replies)) == 3
+        assert shard.letters() == []
+
+
+def test_the_first_timer_of_an_id_stays_until_it_is_replaced(config: Path) -> None:
+    """By the header of any client's record; the pending one is in an earlier batch."""
+    replies = f"{load(config).app.id}.replies"
+    config.write_text(
+        config.read_text().replace("[timer]\n", f'[timer]\nreply_topic = "{replies}"\n')
+    )
+    with closing(SparklessShard(load(config), 1)) as shard:
+        with DelayProducer(shard.timers, bootstrap_servers=shard.servers) as client:
+
+            def written(value: bytes, delay: str, word: IfPending, timer_id: str = "7") -> Timer:
+                return client.schedule(
+                    shard.target, value, key=b"k", id=timer_id, delay=delay, if_pending=word
+                ).result(WITHIN_S)
+
+            timers = [written(b"first", "1h", "keep")]
+            until(shard, lambda: len(read_topic(shard.servers, replies)) == 1)
+            timers += [written(b"dropped", "1s", "keep"), written(b"other", "1s", "keep", "8")]
+            until(shard, lambda: len(read_topic(shard.servers, replies)) == 3)
+            timers += [written(b"second", "4s", "replace"), written(b"dropped, too", "1s", "keep")]
+            until(shard, lambda: len(read_topic(shard.servers, shard.target)) == 2)
+        delivered = {record.value for record in read_topic(shard.servers, shard.target)}
+        assert delivered == {b"other", b"second"}
+        said = [json.loads(record.value) for record in read_topic(shard.servers, replies)]
+        source = "{0.timer_topic}-{0.partition}@{0.offset}".format
+        words = {each["source"]: (each["request"], each["answer"]) for each in said}
+        assert [words[source(timer)] for timer in timers] == [
+            ("keep", "taken"),
+            ("keep", "kept"),
+            ("keep", "taken"),
+            ("reschedule", "cancelled"),
+            ("keep", "kept"),
+        ]
         assert shard.letters() == []

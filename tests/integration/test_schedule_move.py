@@ -132,7 +132,7 @@ def test_each_instant_once_though_the_move_is_killed(
         for committed in (True, False):
             with monkeypatch.context() as killed:
                 dying = _killed_in_second(committed=committed)
-                killed.setattr(transactional_producer, "transact", dying)
+                killed.setattr(transactional_producer, "commit_all", dying)
                 killed.setattr(transactional_producer, "open_producer", opened_once())
                 done = former.move()
                 assert isinstance(done.exception, PublishDoubt), (committed, done.output)
@@ -162,8 +162,8 @@ def test_each_instant_once_though_the_move_is_killed(
 
 
 def _killed_in_second(*, committed: bool) -> Callable[..., Any]:
-    """A `transact` in whose second call the process ends, before or after the commit."""
-    calls, whole = 0, transactional_producer.transact
+    """A `commit_all` in whose second call the process ends, before or after the commit."""
+    calls, whole = 0, transactional_producer.commit_all
 
     def killed(producer: Any, batches: Any, now_ms: int, deadline: Any, *others: Any) -> Any:
         nonlocal calls
@@ -173,7 +173,7 @@ def _killed_in_second(*, committed: bool) -> Callable[..., Any]:
         else:
             producer.begin_transaction()
             queued = producer_internals.enqueue(producer, batches, now_ms)
-            outcomes = producer_internals.await_outcomes(queued, deadline)
+            outcomes = producer_internals.await_outcomes(producer, queued, deadline)
         if calls == 2:
             raise ConnectionError("gone")
         return outcomes

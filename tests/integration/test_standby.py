@@ -18,6 +18,7 @@ from tests.harness.launcher import events, launch, run
 from tests.harness.loaded_shard import LoadedShard
 from tests.harness.whole_shard import CLOCK
 
+from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Fenced
@@ -57,7 +58,7 @@ class Instance:
         return done.returncode, done.stdout, done.stderr
 
     def status(self) -> dict[str, Any]:
-        return read_status(self.settings).as_json()
+        return read_status(self.settings, SystemClock()).as_json()
 
     def events(self, event: str) -> list[dict[str, Any]]:
         return events(self.log, event)

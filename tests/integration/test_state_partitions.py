@@ -19,15 +19,16 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.timer_shard import TimerShard
 
 from duewheel import factory
+from duewheel.checkpoints.local_state import Local
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
 from duewheel.checkpoints.progress import record_key
-from duewheel.checkpoints.recovery_decision import Local
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Fenced, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
-from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.publish.fenced_session import ShardNames
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.runtime import dequeue_process
 from duewheel.threads import beside
 from duewheel.wheel.recovery import startup
@@ -63,14 +64,13 @@ def open_transaction(application: Application, name: str, shard: int) -> Iterato
 
 def impatient(settings: Settings, application: Application) -> KafkaPublisher:
     """A publisher that waits far less long than an open transaction lasts."""
+    of_id = shard_settings.transactional_id(settings)
+    topics = settings.state_topic, settings.dead_letter_topic
     return KafkaPublisher(
         settings.kafka.client_options("producer"),
-        transactional_id=shard_settings.transactional_id(settings),
-        state_topic=settings.state_topic,
-        dead_letter_topic=settings.dead_letter_topic,
-        shard=settings.shard.index,
-        clock=application.clock,
-        limits=PublisherLimits(start_deadline_s=8.0),
+        ShardNames(of_id, *topics, settings.shard.index),
+        application.clock,
+        limits=TransactionLimits(start_deadline_s=8.0),
     )
 
 
@@ -172,7 +172,7 @@ def test_init_and_reshard_give_the_state_topic_the_partitions_that_it_lacks(
         with pytest.raises(ConfigError, match=r"has 1 partitions, shard 1 needs 2.*duewheel init"):
             factory.publisher(second, application.clock).peek()
         found = admin.init_topics(second)
-        assert {f.state for f in found} == {"found"}
+        assert {f.state.value for f in found} == {"found"}
         admin.require_topics(second)
         assert admin.describe_partitions([topic]) == {topic: 2}
         for index in range(2):

@@ -1,7 +1,8 @@
 """Settings of a target that no transaction survives: its timers are parked, all others leave.
 
 Kafka refuses a transaction's own markers in a topic that takes records of this very millisecond
-only, and does not try again: the transactional id would be blocked for ever.
+only, or whose index has no room, and does not try again: the transactional id would be blocked for
+ever.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from duewheel.schemas.wire.single_record import Header
 pytestmark = pytest.mark.kafka
 
 BEFORE, AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
-USUAL_MS = {BEFORE: str(2**63 - 1), AFTER: "3600000"}
+INDEX = "segment.index.bytes"
+USUAL = {BEFORE: str(2**63 - 1), AFTER: "3600000", INDEX: "10485760"}
 
 
 @pytest.fixture
@@ -54,12 +56,12 @@ def shard(tmp_path: Path, broker: SharedBroker) -> Iterator[ProxiedShard]:
     shard.stop()
 
 
-@pytest.mark.parametrize("setting", [BEFORE, AFTER])
+@pytest.mark.parametrize(("setting", "value"), [(BEFORE, "0"), (AFTER, "0"), (INDEX, "8")])
 def test_a_target_that_no_transaction_survives_gets_none(
-    shard: ProxiedShard, broker: SharedBroker, setting: str
+    shard: ProxiedShard, broker: SharedBroker, setting: str, value: str
 ) -> None:
     orders, strict = shard.topics.orders, shard.topics.bills
-    alter(broker.bootstrap_servers, strict, {setting: "0"})
+    alter(broker.bootstrap_servers, strict, {setting: value})
     shard.start()
     timers = [(topic, number % 3) for number in range(20) for topic in (orders, strict)]
     due_ms = shard.write(timers)
@@ -67,7 +69,7 @@ def test_a_target_that_no_transaction_survives_gets_none(
     assert shard.statistics.parked == {strict: 20}
     assert shard.statistics.doubts == 0, "no transaction finds out"
     assert not shard.arrived(strict)
-    alter(broker.bootstrap_servers, strict, {setting: USUAL_MS[setting]})
+    alter(broker.bootstrap_servers, strict, {setting: USUAL[setting]})
     shard.turn_until(lambda: shard.statistics.delivered == 40, "they never come")
     arrived = [record for some in shard.arrived(strict).values() for record in some]
     assert sorted(int(record.value) for record in arrived) == list(range(1, 40, 2)), "exactly once"
@@ -87,6 +89,22 @@ def test_a_strict_target_with_the_brokers_timestamps_is_like_any_other(
     assert not shard.statistics.parked
 
 
+def test_a_target_with_slow_appends_gets_a_share(shard: ProxiedShard, broker: SharedBroker) -> None:
+    """Each append waits for the disk: those beyond the share come back, all others leave."""
+    orders, slow = shard.topics.orders, f"{shard.topics.bills}.slow"
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        config = {"flush.messages": "1"}
+        admin.create_topics({slow: {"num_partitions": 12, "configs": config}})
+    shard.start()
+    counts = {slow: 12, orders: 4}
+    shard.write([(t, number % count) for number in range(24) for t, count in counts.items()])
+    shard.turn_until(lambda: shard.statistics.delivered >= 24, "the neighbours are held up")
+    assert shard.statistics.parked == {slow: 8}, "the rows of four partitions"
+    shard.turn_until(lambda: shard.statistics.delivered == 48, "they never come")
+    values = sorted(number for some in shard.values(slow).values() for number in some)
+    assert values == list(range(0, 48, 2)), "exactly once"
+
+
 def test_a_replay_to_a_strict_target_harms_no_other(config: Path) -> None:
     """Its dead letters stay, and are replayed once the setting is corrected."""
     with closing(SparklessShard(load(config), 1)) as shard:
@@ -101,7 +119,7 @@ def test_a_replay_to_a_strict_target_harms_no_other(config: Path) -> None:
         alter(shard.servers, strict, {BEFORE: "0"})
         assert shard.outcomes() == (1, {"target_unavailable": 1})
         assert [record.value for record in read_topic(shard.servers, other)] == [b"1"]
-        alter(shard.servers, strict, {BEFORE: USUAL_MS[BEFORE]})
+        alter(shard.servers, strict, {BEFORE: USUAL[BEFORE]})
         assert shard.outcomes() == (1, {})
         assert [record.value for record in read_topic(shard.servers, strict)] == [b"1"]
 

@@ -125,7 +125,7 @@ def test_what_only_costs_time_is_a_warning_with_figures_and_remedy(
         assert f"{setting} is {value}, wanted is {bound}: " in entry["reason"]
         assert "1 GiB takes" in entry["reason"]
         assert f"--entity-name {topics.name(STATE)} --add-config {setting}=" in entry["remedy"]
-    found = {f.setting: f.state for f in admin.topic_findings(topics.settings) if f.setting}
+    found = {f.setting: f.state.value for f in admin.topic_findings(topics.settings) if f.setting}
     assert found == dict.fromkeys(defaults, "costly")
 
 
@@ -141,7 +141,7 @@ def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
     admin.delete_topics([topics.name(STATE)])
     wait_until_gone(admin, topics.name(STATE))
     found = admin.ensure([plan("segment.bytes", "1")])
-    assert [(f.state, f.setting) for f in found] == [
+    assert [(f.state.value, f.setting) for f in found] == [
         ("created", ""),
         ("costly", "segment.bytes"),
         ("costly", "segment.ms"),

@@ -57,6 +57,7 @@ class PlainRow:
     retries: int = 0
     is_timer: bool = True
     cancels: bool = False
+    keeps: bool = False
     chase_slot: int = NO_SLOT
     chase_flags: int = 0
     recurring: bool = False
@@ -225,6 +226,20 @@ class Reading:
         return None
 
     @property
+    def if_pending(self) -> bytes | None:
+        """In a copy it has no meaning."""
+        return None if self.copy else self.asked.get(Request.IF_PENDING)
+
+    def bad_if_pending(self) -> str | None:
+        """The code of a TIMER_IF_PENDING with a defect."""
+        if self.if_pending is None:
+            return None
+        beside = self.pure is not None or Request.RESCHEDULE in self.asked
+        beside |= self.if_pending == b"keep" and self.recurs
+        good = self.if_pending in {b"keep", b"replace"} and not beside
+        return None if good and self.timer_id is not None else "bad_if_pending"
+
+    @property
     def is_chase(self) -> bool:
         """Whether it is a cancel that dequeue has written again."""
         return self.copy and self.pure is not None and Request.CHASE_SLOT in self.asked
@@ -377,7 +392,7 @@ class Reading:
 
     def refusal(self) -> str | None:
         """Why the record is rejected."""
-        refusal = self.no_timestamp() or self.bad_cancel()
+        refusal = self.no_timestamp() or self.bad_cancel() or self.bad_if_pending()
         if refusal or self.pure is not None:
             forged = self.is_chase and self.first_copy() is None
             return refusal or ("bad_origin" if forged else None)
@@ -469,7 +484,9 @@ class Reading:
             rolls=copy[1],
             not_before_ms=waiting[0],
             retries=waiting[1],
-            cancels=self.flag == b"true" or self.key_id is not None,
+            cancels=self.if_pending != b"keep"
+            and (self.flag == b"true" or self.key_id is not None or self.if_pending is not None),
+            keeps=self.if_pending == b"keep",
             recurring=self.recurs,
             seed=self.seed,
         )
@@ -515,6 +532,7 @@ def check(
             assert not row.is_timer or batch.due_ms[i] == row.due_ms
         assert batch.partitions[batch.partition[i]] == (record.topic, record.partition)
         assert (batch.timer[i], batch.cancels[i]) == (row.is_timer, row.cancels), (record, row)
+        assert batch.keeps[i] == row.keeps, (record, row)
         assert batch.targets[batch.target[i]] == row.target
         assert batch.target_partition[i] == row.target_partition
         assert batch.timer_id[i].as_py() == row.timer_id

@@ -61,7 +61,7 @@ TOPICS = [
 FOREIGN = [name for names in DROP_IN.values() for name in names]
 NAMES = [*REQUEST, *FOREIGN, "x", "", "timer_delay_ms", "TIMER_DELAY_MS ", "é", "TIMER_ERROR_CODE"]
 
-FLAGS = [b"true", b"True", b"false"]
+FLAGS = [b"true", b"True", b"false", b"keep", b"replace"]
 WORDS = [b"schedule", b"cancel", b"tombstone", b"1.0.0", b"1.0.1", b"2027-01-15T08:00:00"]
 
 header_values = (
@@ -82,6 +82,7 @@ sound_headers = st.fixed_dictionaries(
         "REAL_QID": st.just(b"3"),
         "UNIQ_KEY": st.binary(min_size=1, max_size=20),
         "TIMER_RESCHEDULE": st.sampled_from(FLAGS),
+        "TIMER_IF_PENDING": st.sampled_from(FLAGS),
         "TIMER_DEL_UNIQKEY": st.binary(min_size=1, max_size=20),
         "TIMER_ORIGIN": st.integers(-2, 20).map(lambda n: b"%d" % n),
         "TIMER_ROLL_TIMES": st.integers(-1, 70_000).map(lambda n: b"%d" % n),

@@ -1,6 +1,7 @@
 """Judges cancels and reschedules: the timers that they stop, and their replies.
 
-A *request* is a cancel or a reschedule. It matches the timers of its partition and id with a lower
+A *request* is a cancel or a reschedule; a timer with `keep` has a reply, too, and matches none
+(keep_judge.py). It matches the timers of its partition and id with a lower
 first offset; a request that names a timer matches only that one. Dequeue may write a request again
 to the end of its partition, a *chase*; the newest of these records is decided. A request is
 *settled* once it has a reply or, without a reply topic, once `a` lies behind its newest record.
@@ -32,6 +33,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.contract_check import decoded
+from tests.simulation.keep_judge import KeepJudge
 from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, Timer
 from tests.simulation.witness import Witness
 
@@ -72,7 +74,8 @@ class Request:
     def matches(self, timer: Timer) -> bool:
         """Whether it is for a timer of its partition and id."""
         named = self.timer.named_offset
-        return timer.origin < self.timer.origin and named in {ANY_OFFSET, timer.origin}
+        is_named = named in {ANY_OFFSET, timer.origin}
+        return not self.timer.keeps and timer.origin < self.timer.origin and is_named
 
 
 class CancelJudge:
@@ -114,6 +117,9 @@ class CancelJudge:
         self._lost: set[bytes] = set()  # timers with a copy from behind a cut
         self._a: dict[int, int] = defaultdict(int)
         self._decided: dict[int, int] = defaultdict(lambda: -1)  # newest record replied to
+        self._incarnation: dict[int, int] = {}  # by shard
+        self._has_lost = False
+        self.keeps = KeepJudge(violated, newest, self._timers_of, self._stops)
 
     @property
     def asked(self) -> bool:
@@ -131,6 +137,8 @@ class CancelJudge:
         if timer.is_timer and not timer.rejected:
             # A transaction's records come to be behind records of higher offsets.
             bisect.insort(self._timers[key], timer, key=lambda each: each.origin)
+        if timer.keeps:
+            self.keeps.written(timer, self._ended | self.cancelled)
         if timer.request:
             request = Request(timer, timer.origin)
             self._requests[timer.source] = request
@@ -143,7 +151,10 @@ class CancelJudge:
         if timer.source in self.cancelled:
             how = "sent back" if sent_back else "delivered"
             self._violated("8 cancelled", f"{timer.source.decode()} is {how} all the same")
-        if not sent_back:
+        self.keeps.leaves(timer, self._ended, self.free | self._lost)
+        if sent_back:
+            self.keeps.sent_back.add(timer.source)
+        else:
             self._ended.add(timer.source)
 
     def chased(self, source: bytes) -> Timer | None:
@@ -155,6 +166,10 @@ class CancelJudge:
         """A progress was committed, and what has left with it is known; `dealt`: its partitions are
         others, or one of them is cut.
         """
+        if self._has_lost and self._incarnation.get(progress.shard) != progress.incarnation:
+            # A start after the loss has decided on timers that were read again.
+            self.keeps.lost_files(self.free, self._ended)
+        self._incarnation[progress.shard] = progress.incarnation
         for (_, partition), part in progress.partitions.items():
             if part.replied_below < self._a[partition] and not dealt:
                 was, now = self._a[partition], part.replied_below
@@ -169,8 +184,23 @@ class CancelJudge:
                         self._violated("9 answers", f"{request.name} is passed over")
                     self._settle(request)
 
+    def lost_files(self) -> None:
+        """Files are lost, or older ones are taken: timers may be read again."""
+        self._has_lost = True
+        self.keeps.lost_files(self.free, self._ended)
+
+    def _timers_of(self, timer: Timer) -> list[Timer]:
+        return self._timers[timer.partition, timer.timer_id]
+
+    def _stops(self, timer: Timer) -> list[int]:
+        requests = self._of_id[timer.partition, timer.timer_id]
+        return [each.timer.origin for each in requests if each.matches(timer)]
+
     def _settle(self, request: Request) -> None:
         request.settled = True
+        if request.timer.keeps:
+            self.keeps.decided(request.timer, request.word, self.free)
+            return
         self._counts[f"chases of a request: {min(request.chases, 4)}"] += 1
         alive = {t.source for t in self._matched(request)} - self._ended
         self._counts["timers cancelled"] += len(alive - self.cancelled)
@@ -209,6 +239,7 @@ class CancelJudge:
         for (partition, _), requests in self._of_id.items():
             if partition == number:
                 requests[:] = [each for each in requests if each.timer.origin < end]
+        self.keeps.forget({s for s in self.keeps.known if _behind(s, number, end)})
         for sources in (self.cancelled, self.free, self._ended, lost):
             sources -= {each for each in sources if _behind(each, number, end)}
         self._lost |= lost
@@ -328,9 +359,17 @@ class CancelJudge:
     def _judge_word(self, request: Request, word: names.Answer) -> None:
         self._counts[f"answer: {word}"] += 1
         matched, alive = self._matched(request), self._alive(request)
-        # Of a copy that is lost behind a cut nobody can tell.
+        if request.timer.keeps:
+            if word not in {names.Answer.KEPT, names.Answer.TAKEN, names.Answer.UNKNOWN}:
+                self._violated("9 answers", f"{request.name} keeps, and is told {word}")
+            return
+        # Of a copy that is lost behind a cut nobody can tell, nor whether a timer was dropped.
         if any(timer.source in self._lost for timer in matched):
             return
+        if any(self.keeps.is_uncertain(timer, self._ended) for timer in matched):
+            return
+        alive = [timer for timer in alive if timer.source not in self.keeps.kept]
+        matched = [timer for timer in matched if timer.source not in self.keeps.kept]
         is_out = bool(matched) and matched[-1].source in self._ended
         if word is names.Answer.CANCELLED:
             true = bool(alive) and (
@@ -392,7 +431,7 @@ class CancelJudge:
         words = {names.Answer.CANCELLED, names.Answer.UNKNOWN, None}
         for (partition, timer_id), timers in self._timers.items():
             requests = [r for r in self._of_id[partition, timer_id] if r.word in words]
-            gone = self._ended | self.free | self._lost
+            gone = self._ended | self.free | self._lost | self.keeps.kept
             for timer in timers:
                 if timer.source not in gone and not any(r.matches(timer) for r in requests):
                     self._violated("2 lost", f"{timer.source.decode()}: nobody was told so")

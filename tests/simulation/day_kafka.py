@@ -291,6 +291,7 @@ class Kafka:
             recurring=np.zeros(len(due_ms), np.bool_),
             seed=np.zeros(len(due_ms), np.bool_),
             forged=np.zeros(len(due_ms), np.bool_),
+            keeps=np.zeros(len(due_ms), np.bool_),
             targets=TARGETS,
             target=np.where(rejected, 2, content.target).astype(np.int32),
             target_partition=content.target_partition,

@@ -15,6 +15,7 @@ Timers are counted by their origin; each copy leaves the wheel once: delivered, 
     7 floor      the floor, or the progress, moves back; a closed slot takes a row
     8 cancelled  leaves, though a request that it matches is settled
     9 answers    not one to each request, in order, and true (cancel_judge.py)
+    10 keep      a timer is dropped for nothing, or is not (keep_judge.py)
     moved        a partition is not reassigned unchanged, or to the wrong shard
     bytes        a delivery differs from its request
 
@@ -41,6 +42,7 @@ from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, s
 from duewheel.clock import Clock
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import lengths
+from duewheel.wheel.dequeue.requeue import Waits
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.policies.expiry import Expiry
 from duewheel.wheel.slots import WheelConfig
@@ -54,9 +56,9 @@ class Violation:
     detail: str
 
 
-def waits_of(wheel: WheelConfig) -> tuple[int, int]:
-    """How long parked timers wait here, at first and at last: some slots."""
-    return wheel.precision_ms, 5 * wheel.precision_ms
+def waits_of(wheel: WheelConfig) -> Waits:
+    """How long parked timers wait here: some slots."""
+    return wheel.precision_ms, 3 * wheel.precision_ms, 5 * wheel.precision_ms
 
 
 class Committed(Protocol):
@@ -303,9 +305,12 @@ class History:
             self.violated("bytes", f"a copy of {name.decode()} begins with {headers[: len(own)]!r}")
 
     def _judge_waiting(self, copy: Copy, parked_ms: int) -> None:
-        """From the first wait, doubling to the longest, less a quarter at most."""
-        first_ms, last_ms = self.waits_ms
-        longest_ms = min(first_ms * 2 ** (copy.retries - 1), last_ms)
+        """From the first wait, doubled at first, then a tenth longer; less a quarter at most."""
+        longest_ms, doubled_ms, last_ms = self.waits_ms
+        for _ in range(copy.retries - 1):
+            longer_ms = min(2 * longest_ms, doubled_ms)
+            longest_ms = longer_ms if longest_ms < doubled_ms else longest_ms * 11 // 10
+        longest_ms = min(longest_ms, last_ms) + 1  # each step above was rounded
         waits_ms = copy.not_before_ms - parked_ms
         if not 3 * longest_ms // 4 < waits_ms <= longest_ms:
             self.violated("bytes", f"copy {copy.offset} waits {waits_ms} ms, not {longest_ms}")
@@ -359,6 +364,9 @@ class History:
 
     def _judge_expiry(self, timer: Timer, done: Committed, *, until_ms: int) -> None:
         late_ms, limit_ms = done.closable_ms - timer.due_ms, self._expires_ms
+        if timer.expires_ms is not None:
+            limit_ms = min(timer.expires_ms - timer.due_ms, limit_ms or NEVER)
+            self.counts["expired by its header"] += 1
         if timer.rejected or limit_ms is None or late_ms <= limit_ms or until_ms != NEVER:
             self.violated("1 early", f"{timer.source!r} expired at {late_ms} of {limit_ms} ms")
 
@@ -413,12 +421,13 @@ class History:
             self.counts["dealt: stand apart"] += len({part.delivered_slot for part in parts}) > 1
             self.counts["dealt: within a slot"] += any(part.half_below for part in parts)
         self._progress = {record.shard: record for record in records}
+        self.cancels.lost_files()  # other files read them
         if not self.settings.reassigned([record for record in records if record.partitions]):
             self.violated("moved", "a partition has other settings than it had")
 
     def waiting(self) -> list[Timer]:
         """Timers that are still to be delivered."""
-        stays = self.cancels.cancelled | self.cancels.free
+        stays = self.cancels.cancelled | self.cancels.free | self.cancels.keeps.kept
         return [timer for source, timer in self.pending.items() if source not in stays]
 
     def cut(self, number: int, end: int, taken: int) -> None:
@@ -475,7 +484,7 @@ class Columns:
         self.rolled: list[bool] = deliveries.is_copy.tolist()
         self.excess: list[bool] = (deliveries.not_before_ms != ANY_TIME).tolist()
         self.until_ms: list[int] = deliveries.not_before_ms.tolist()
-        names = [*deliveries.policies, ""]  # NO_POLICY is the last one
+        names = [*(each.name for each in deliveries.policies), ""]  # NO_POLICY is the last one
         self.policy = [names[number] for number in deliveries.policy.tolist()]
         self._columns: dict[str, list[object]] = {
             name: getattr(deliveries, name).tolist()

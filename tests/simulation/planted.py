@@ -27,6 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tests.simulation.planted_cancels import CANCELS
 from tests.simulation.planted_far_slots import FAR_SLOTS
 from tests.simulation.planted_held import HELD
+from tests.simulation.planted_keeps import KEEPS
 from tests.simulation.planted_letters import LETTERS
 from tests.simulation.planted_policies import POLICIES
 from tests.simulation.planted_reads import READS
@@ -199,24 +200,24 @@ PLANTED = {
     "doubt": Planted(
         "3",
         "a transaction in doubt is always tried again",
-        "wheel/ledger.py",
+        "wheel/transaction_outcome.py",
         "if _value(found) == attempted.encode():",
         "if False:",
     ),
     "doubt-committed": Planted(
         "2",
         "a transaction in doubt is always taken for committed",
-        "wheel/ledger.py",
+        "wheel/transaction_outcome.py",
         "            if _value(found) == attempted.encode():\n                outcome",
         "            if True:\n                outcome",
     ),
     "doubt-anothers": Planted(
         "3",
         "the position of another writer is taken for an abort, and written over",
-        "wheel/ledger.py",
+        "wheel/transaction_outcome.py",
         "elif _value(found) == _value(before):",
         "else:",
-        test="unit/wheel/test_ledger.py::test_what_another_writer_has_committed_is_no_abort",
+        test="unit/wheel/test_transaction_outcome.py::test_what_another_has_committed_is_no_abort",
     ),
     "half-slot": Planted(
         "3",
@@ -379,7 +380,7 @@ PLANTED = {
     "foreign-incarnation": Planted(
         "2",
         "files are kept that have parted from the progress",
-        "checkpoints/recovery_decision.py",
+        "checkpoints/local_state.py",
         "return progress.owner == local.uuid and progress.incarnation in local.incarnations",
         "return progress.owner == local.uuid",
         test="unit/wheel/recovery/test_rebuild.py::test_two_copies_that_have_parted_are_told_apart",
@@ -446,7 +447,7 @@ PLANTED = {
     "power-survived": Planted(
         "2",
         "after a loss of power everything is kept",
-        "checkpoints/recovery_decision.py",
+        "wheel/recovery/decision.py",
         "keep = Keep.DURABLE if local.durable and local.durable.close else Keep.NOTHING",
         "keep = Keep.ALL",
     ),
@@ -461,14 +462,14 @@ PLANTED = {
     "half-slot-c": Planted(
         "3",
         "the close page of a lost directory has no C of the half slot",
-        "checkpoints/recovery_decision.py",
+        "wheel/recovery/decision.py",
         "marks = {p: part.closed_mark for p, part in progress.partitions.items()}",
         "marks = marks_before",
     ),
     "half-slot-open": Planted(
         "3",
         "the half-delivered slot is open after a loss",
-        "checkpoints/recovery_decision.py",
+        "wheel/recovery/decision.py",
         "marks_before, progress.closed_slot, marks)",
         "marks_before, progress.delivered_slot, marks)",
         test="unit/wheel/recovery/test_startup.py::test_files_older_than_the_progress_are_kept_and_completed",
@@ -476,14 +477,14 @@ PLANTED = {
     "half-slot-forgotten": Planted(
         "3",
         "D is forgotten by a start",
-        "checkpoints/recovery_decision.py",
+        "wheel/recovery/decision.py",
         "keep, close, slot, half)",
         "keep, close, slot, {})",
     ),
     "any-close-page": Planted(
         "3",
         "a close page is kept though the progress does not follow from it",
-        "checkpoints/recovery_decision.py",
+        "wheel/recovery/decision.py",
         "part.half_mark is None or part.closed_slot > base.lower for",
         "True for",
         test="unit/wheel/recovery/test_startup.py::test_files_that_cannot_have_led_to_the_progress_are_not_kept",
@@ -491,7 +492,7 @@ PLANTED = {
     "parted-marks": Planted(
         "2",
         "what a copy has taken apart from the owner is kept",
-        "checkpoints/recovery_decision.py",
+        "wheel/recovery/decision.py",
         "return all(mark <= (later.get(p) or 0) for p, mark in marks.items())",
         "return True",
         test="unit/wheel/recovery/test_rebuild.py::test_a_copy_that_took_rows_under_a_claim_that_nobody_saw",
@@ -499,7 +500,7 @@ PLANTED = {
     "range-start": Planted(
         "3",
         "delivery goes on below the range that was kept",
-        "checkpoints/recovery_decision.py",
+        "wheel/recovery/decision.py",
         "close, slot = base, max(slot, base.lower)",
         "close, slot = base, slot",
         test="unit/wheel/recovery/test_startup.py::test_after_a_kill_delivery_goes_on_in_the_closed_range",
@@ -515,7 +516,7 @@ PLANTED = {
     "pending-keep": Planted(
         "2",
         "a recovery that was not finished may keep more the next time",
-        "checkpoints/recovery_decision.py",
+        "wheel/recovery/decision.py",
         "return min(keep, local.pending.keep) if local.pending else keep",
         "return keep",
         test="unit/wheel/recovery/test_startup.py::test_what_was_decided_to_be_given_up_stays_given_up",
@@ -523,7 +524,7 @@ PLANTED = {
     "undone": Planted(
         "2",
         "a recovery that was not carried out is forgotten",
-        "checkpoints/recovery_decision.py",
+        "wheel/recovery/decision.py",
         "whole = close == local.close and not local.undone",
         "whole = close == local.close",
         test="unit/wheel/recovery/test_startup.py::test_after_a_kill_delivery_goes_on_in_the_closed_range",
@@ -572,6 +573,7 @@ PLANTED = {
     **LETTERS,
     **FAR_SLOTS,
     **CANCELS,
+    **KEEPS,
     **RESHARDING,
     **READS,
     **RECURRING,

@@ -14,6 +14,7 @@ ACCEPTING = "wheel/admin/accept_loss.py"
 ANSWERS = "wheel/dequeue/cancel_reply_rows.py"
 DIRECTORY = "wheel/storage/data_directory.py"
 ENGINE = "wheel/append/engine.py"
+INDEX = "wheel/append/id_index.py"
 LOOKUP = "wheel/append/cancel_lookup.py"
 QUEUES = "wheel/dequeue/open_cancels.py"
 REPLYING = "wheel/dequeue/cancel_replies.py"
@@ -53,7 +54,7 @@ CANCELS = {
         "8",
         "what comes again after a loss cancels nothing",
         ENGINE,
-        "cancels = batch.take(np.flatnonzero(batch.cancels))",
+        "cancels = batch.take(np.flatnonzero(batch.cancels | batch.keeps))",
         "cancels = batch.take(np.flatnonzero(batch.cancels & isinstance(policy, Owner)))",
         seed=0,
     ),
@@ -197,24 +198,24 @@ CANCELS = {
         "9",
         "a cancel does not match timers of its own batch",
         LOOKUP,
-        "np.isin(own_hash, wanted) & ~batch.rejected)",
-        "np.isin(own_hash, wanted) & (batch.offset < 0))",
+        "np.isin(self._hashes(batch), wanted.hashes) & ~batch.rejected)",
+        "np.isin(self._hashes(batch), wanted.hashes) & (batch.offset < 0))",
         seed=0,
     ),
     "cancel-anywhere": Planted(
         "2",
         "a cancel matches timers of every partition",
         LOOKUP,
-        "key = lookup_hash << _PARTITION_BITS | partition",
-        "key = lookup_hash << _PARTITION_BITS",
+        "self._numbers.get(each, -1)",
+        "0 * self._numbers.get(each, -1)",
         test=LOOKUPS + "test_a_timer_of_another_partition_with_an_equal_hash_stays_as_it_is",
     ),
     "cancel-by-hash": Planted(
         "2",
         "the hash of an id is taken for the id",
         LOOKUP,
-        "numbers = same_key * max(len(key), 1) + same_id",
-        "numbers = same_key * max(len(same_id), 1)",
+        "return code * len(self._numbers) + number",
+        "return 0 * code * len(self._numbers) + number",
         test=CASES + "test_ids_with_the_same_hash_are_told_apart",
     ),
     "cancel-index-forgets": Planted(
@@ -225,6 +226,24 @@ CANCELS = {
         "by_last = is_over[last_copy][timer]",
         test="unit/wheel/append/test_id_index.py::"
         "test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled",
+    ),
+    "cancel-passes-over-known": Planted(
+        "9",
+        "a timer that a lookup has read once is found by no later cancel",
+        INDEX,
+        "first_offset < self.below[number]",
+        "first_offset < np.minimum(self.below[number], 0)",
+        test="unit/wheel/append/test_id_index.py::"
+        "test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled",
+    ),
+    "cancel-known-of-others": Planted(
+        "9",
+        "the first offsets of timers are mixed up where one is settled",
+        "wheel/append/id_runs.py",
+        "self._columns[:, places] = moved[:, order]",
+        "self._columns[:2, places] = moved[:2, order]",
+        test="unit/wheel/append/test_id_index.py::"
+        "test_what_is_known_to_match_no_cancel_is_not_found_again",
     ),
     "cancel-since": Planted(
         "9",

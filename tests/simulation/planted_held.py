@@ -16,7 +16,7 @@ HELD = {
     "copy-too-large": Planted(
         "8",
         "a copy is made that is too large to be held",
-        "wheel/dequeue/fate.py",
+        "wheel/dequeue/too_large.py",
         "np.minimum(limit, COPY_BYTES_MAX)",
         "limit",
         test="unit/wheel/dequeue/test_parking.py::test_no_copy_is_larger_than_one_that_can_be_held",
@@ -41,8 +41,8 @@ HELD = {
         "2",
         "copies name offsets of a topic that is no more",
         "kafka/publish/held_queue.py",
-        "            batch = as_first_copies(place, batch, progress.epochs.newest.signing_key)\n",
-        "            pass\n",
+        "    return as_first_copies(place, batch, progress.epochs.newest.signing_key)\n",
+        "    return batch\n",
         test="unit/kafka/test_held_queue.py::test_copies_of_a_topic_that_was_made_anew_begin_anew",
     ),
     "held-forgotten": Planted(

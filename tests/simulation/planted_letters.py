@@ -24,7 +24,7 @@ LETTERS = {
     "letters-always": Planted(
         "6",
         "dead letters wait while some partitions of their topic take writes",
-        "wheel/encoded.py",
+        "wheel/target_rules.py",
         "self.refusal or self.unavailable.issuperset(range(self.partitions))",
         "self.refusal or bool(self.unavailable)",
         test="unit/wheel/dequeue/test_parking.py::test_dead_letters_go_to_any_partition_that_takes_writes",
@@ -33,7 +33,7 @@ LETTERS = {
         "6",
         "dead letters go to their key's partition only",
         "wheel/dequeue/partitioner.py",
-        "free = np.where(astray, sticky[deliveries.target], free)",
+        "free = np.where(astray, sticky[of], free)",
         "free = np.where(astray, free, free)",
         test="unit/wheel/dequeue/test_parking.py::test_dead_letters_go_to_any_partition_that_takes_writes",
     ),
@@ -41,8 +41,8 @@ LETTERS = {
         "6",
         "an error that is in no list says nothing of its partition",
         "kafka/targets/catalog.py",
-        "            if not (alone or is_refusal):\n",
-        "            if not alone or type(error).__name__ == 'InvalidTimestampError':\n",
+        "        elif is_refusal or alone:\n",
+        "        elif alone and type(error).__name__ != 'InvalidTimestampError':\n",
         test="unit/kafka/test_target_metadata.py::test_any_error_of_a_partition_is_a_verdict",
     ),
     "no-back-off": Planted(

@@ -51,6 +51,13 @@ POLICIES = {
         "late_ms > limits[",
         "2 * late_ms > limits[",
     ),
+    "header-expires-early": Planted(
+        "1",
+        "a timer expires by its header a moment early",
+        "wheel/policies/expiry.py",
+        "rows.now_ms > last_ms",
+        "rows.now_ms >= last_ms - 2_000",
+    ),
     "paused-leaves": Planted(
         "6",
         "the timers of a paused topic leave",

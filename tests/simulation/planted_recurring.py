@@ -91,8 +91,8 @@ RECURRING = {
         "bytes",
         "an epoch of a version without recurring timers reads them",
         "schemas/request/parser.py",
-        "headers = read if contract.has_recurrences else users_own(read)",
-        "headers = read",
+        "        headers = users_own(headers, is_recurrence(headers))\n",
+        "        assert headers\n",
         test="unit/schemas/request/test_recurrences.py::test_an_epoch_of_a_version_without_recurrence_keeps_its_verdicts",
     ),
 }

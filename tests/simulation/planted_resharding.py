@@ -18,7 +18,7 @@ DEALING = "ops/reshard.py"
 RECORDS = "checkpoints/reshard_records.py"
 PROGRESS = "checkpoints/progress.py"
 OWNERSHIP = "checkpoints/ownership.py"
-RECOVERY = "checkpoints/recovery_decision.py"
+RECOVERY = "wheel/recovery/decision.py"
 RECOVERING = "wheel/recovery/rebuild.py"
 
 DEALT = "unit/wheel/recovery/test_resharding.py::"
@@ -28,8 +28,8 @@ RESHARDING = {
         "7",
         "a shard is sealed as it stood before it was fenced",
         DEALING,
-        "            found = publisher.start()\n",
-        "            found = publisher.peek()\n            publisher.start()\n",
+        "        found = publisher.start()\n",
+        "        found = publisher.peek()\n        publisher.start()\n",
     ),
     "reshard-sealed-before": Planted(
         "moved",

@@ -102,7 +102,12 @@ def _found_by_test(planted: Planted) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", planted.test],
             cwd=ROOT / "tests",
-            env={**os.environ, "PYTHONPATH": str(source), "PYTHONSAFEPATH": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(source),
+                "PYTHONSAFEPATH": "1",
+                "DUEWHEEL_TIMER__TIMELINE": "wheel",  # some faults are of its files
+            },
             capture_output=True,
             text=True,
             check=False,

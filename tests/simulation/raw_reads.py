@@ -12,9 +12,9 @@ from tests.simulation.shard_model import Shard
 from tests.simulation.timers import TOPIC
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
-from duewheel.kafka.log.connection import Waits
-from duewheel.kafka.log.ends import EARLIEST
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.leader_requests import Fetched
+from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.source import SourceOptions, TimerReader
@@ -31,8 +31,7 @@ class SimulatedLogReader(LogReader):
     """
 
     def __init__(self, shard: Shard) -> None:  # without a network
-        self._stopping, self._waits, self._committed = None, Waits(), True
-        self._topics, self.deadline = [TOPIC], None
+        super().__init__(KafkaClients({}), [TOPIC])
         self._connected: Any = SimpleNamespace(fetch=self._answers, list_offsets=self._list_offsets)
         self._shard = shard
         self.ends: Marks = {}
@@ -40,7 +39,7 @@ class SimulatedLogReader(LogReader):
     def partitions(self) -> list[TopicPartition]:
         return [(TOPIC, partition.number) for partition in self._shard.partitions]
 
-    def _run(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
+    def _run_or_close(self, _: object, what: str, call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
 
     def _list_offsets(self, wanted: Iterable[TopicPartition], time: int, _: bool) -> Marks:

@@ -4,6 +4,7 @@ They draw from a generator of their own: a seed without them runs as if they did
 
     repeated requests        very many requests of one id, and timers of it between them
     reply topic missing      for a while it does not exist, or some of its partitions take no writes
+    keep                     some of the timers among them keep a pending one
     cut short                a timer partition loses its end, and that is accepted
     settings outlived        answers wait for a user's transaction for so long that the settings
                              which held before are forgotten, and then the directory is lost
@@ -61,6 +62,9 @@ class Requests:
             )
         }
         self._left = rng.choice((30, 30, 80, _ASKED_AT_MOST))
+        # Chance of its own, too.
+        self._keeps = Random(f"keeps {seed}")
+        self._keep_share = self._keeps.choice((0.0, 0.2, 0.5, 0.9))
         self._named: tuple[int, bytes] | None = None  # partition and id that is asked for again
 
     @property
@@ -112,6 +116,8 @@ class Requests:
         if request and known and rng.random() < 0.25:
             of_id = [timer.origin for timer in known if timer.timer_id == timer_id]
             named_offset = rng.choice([*of_id, *of_id, known[-1].origin])
+        if request != "cancel" and self._keeps.random() < self._keep_share:
+            request, named_offset = "keep", ANY_OFFSET
         return {"named": timer_id, "request": request, "named_offset": named_offset}
 
     def _ask_again(self) -> None:

@@ -30,10 +30,10 @@ from duewheel.backoff import Backoff
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
 from duewheel.checkpoints.role import Role
-from duewheel.errors import DiskFull, Fenced, KafkaUnavailable, RecoveryRefused
-from duewheel.kafka.progress.all_shards import ShardRecord
+from duewheel.errors import DiskFull, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.ops.reshard import BACKOFF_MS, Reassignment
 from duewheel.wheel.dequeue.lifecycle import Dequeue
+from duewheel.wheel.publisher_protocol import Seen
 
 _SHARDS_MAX = 3
 _FAULTY = 0.15  # of the command's calls: there are many of them
@@ -67,7 +67,7 @@ class SimulatedCluster:
         """Whether another run has begun since."""
         return self._lock != self._kafka.lock
 
-    def shards(self, *, past_open: bool) -> Mapping[int, ShardRecord]:
+    def shards(self, *, past_open: bool) -> Mapping[int, Seen]:
         self._before_call()
         self._kafka.require_there()
         lanes = self._kafka.lanes
@@ -75,7 +75,7 @@ class SimulatedCluster:
             self._host.clock.pass_ms(TIMEOUT_MS + 1)
             self._host.end_forgotten()
         return {
-            index: ShardRecord(Progress.decode(lane.progress[-1][0]), lane.progress[-1][1])
+            index: Seen(Progress.decode(lane.progress[-1][0]), lane.progress[-1][1])
             for index, lane in sorted(lanes.items())
             if lane.progress
         }
@@ -90,7 +90,7 @@ class SimulatedCluster:
         self._before_call()
         self._kafka.require_there()
 
-    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
+    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> None:
         self._before_call()
         if self.is_overtaken:
             raise Fenced("another run has begun")
@@ -105,8 +105,7 @@ class SimulatedCluster:
         if fate == "die after":
             self._kafka.die()
         if fate != "commit":
-            raise KafkaUnavailable(fate)
-        return self._host.clock.true_ms
+            raise PublishDoubt(fate)
 
     def _commit(self, values: Mapping[int, Mapping[bytes, bytes]]) -> None:
         kafka, now_ms = self._kafka, self._host.clock.true_ms

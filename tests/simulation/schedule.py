@@ -133,6 +133,8 @@ class Schedule:
         likely = 1.0 if sees else 0.8 if is_dealt else 0.45
         self._sources = Sources(seed, self.host)
         self._requests = Requests(seed, self.world, likely, cuts=not self._sources.any)
+        # Of an id with more timers a batch may overlook the one that is pending.
+        self.host.history.cancels.keeps.whole = setup.cancel_limits.rows_max >= 1 << 10
         self._resharding = Resharding(seed, self.host, lambda: self._happens("kill"), self._write)
         letters = not self._requests.any and not _forbids(setup.config.policies)
         self._refusals = Refusals(seed, self.host.kafka, letters=letters)

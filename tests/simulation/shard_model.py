@@ -40,8 +40,9 @@ from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.wheel.dequeue.partitioner import grouped
 from duewheel.wheel.dequeue.routing import Routed, route
-from duewheel.wheel.encoded import Aside, Reason, Target
+from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher_protocol import Prepared, Seen
+from duewheel.wheel.target_rules import Reason, Target
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
 TIMEOUT_MS = 15_000
@@ -355,7 +356,7 @@ class SimulatedPublisher:
 
     def _require_taken(self, routed: Routed) -> None:
         """Fail as the transaction does of which a partition refuses a batch."""
-        _, groups = grouped(routed.deliveries, routed.used_targets, Random(0))
+        _, groups, _ = grouped(routed.deliveries, routed.used_targets, Random(0))
         refused = {(group.topic, group.partition) for group in groups} & self._kafka.refusing
         if refused:
             self._learnt |= refused

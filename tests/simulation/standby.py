@@ -15,7 +15,7 @@ from tests.simulation.shard_model import SimulatedReader
 from tests.simulation.watched_parts import WatchedDirectory
 from tests.simulation.world import World
 
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.wheel.dequeue.standby import Follower, Verdict

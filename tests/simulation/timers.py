@@ -64,7 +64,7 @@ class Timer:
         origin: offset of its first copy.
         mapped: its target if it names none, as the settings had it when it first came.
         named: its id, if that does not follow from its place; of a cancel that of its timers.
-        request: "cancel" or "reschedule", or "".
+        request: "cancel", "reschedule" or "keep", or "".
         named_offset: of a request that is for one timer only: its origin; else ANY_OFFSET.
         content: of a real client's; None: it follows from the place.
         fired: whether it is a firing of a recurring timer, which has its place and its origin.
@@ -88,6 +88,11 @@ class Timer:
     @property
     def is_timer(self) -> bool:
         return self.request != "cancel"
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it is dropped while an earlier timer of its id is pending."""
+        return self.request == "keep"
 
     @property
     def source(self) -> bytes:
@@ -121,7 +126,19 @@ class Timer:
     def headers(self) -> list[tuple[bytes, bytes]]:
         if self.content is not None:
             return [*self.content.recurrence, *self.content.headers]
-        return HEADERS[: self.origin % 4]
+        own = (
+            []
+            if self.expires_ms is None
+            else [(names.EXPIRES_MS.encode(), b"%d" % self.expires_ms)]
+        )
+        return [*HEADERS[: self.origin % 4], *own]
+
+    @property
+    def expires_ms(self) -> int | None:
+        """The value of its TIMER_EXPIRES_MS, for some after their due time."""
+        if self.content is not None or self.origin % 9 != 4:
+            return None
+        return self.due_ms + 1_000 * (self.origin % 4)
 
     @property
     def plain_headers(self) -> list[tuple[bytes, bytes]]:
@@ -304,6 +321,7 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         recurring=column([copy.timer.recurs and copy.is_timer for copy in copies], np.bool_),
         seed=column([copy.timer.recurs and copy.is_first for copy in copies], np.bool_),
         forged=np.zeros(len(copies), np.bool_),
+        keeps=column([copy.timer.keeps and copy.is_first for copy in copies], np.bool_),
     )
 
 
@@ -328,4 +346,4 @@ def split_headers(headers: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _cancels(copy: Copy) -> bool:
-    return copy.is_chase or (copy.is_first and copy.timer.request != "")
+    return copy.is_chase or (copy.is_first and copy.timer.request in {"cancel", "reschedule"})

@@ -29,13 +29,13 @@ from tests.simulation.timers import TOPIC
 from tests.simulation.watched_parts import WatchedDirectory, WatchedEngine
 
 from duewheel.checkpoints.file_lock import ENGINE_LOCK, lock_is_held
+from duewheel.checkpoints.local_state import dequeue_has_decided
 from duewheel.checkpoints.progress import NOBODY, Progress
-from duewheel.checkpoints.recovery_decision import dequeue_has_decided
 from duewheel.checkpoints.reshard_records import is_unfinished_notice
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused, SettingsChange
-from duewheel.kafka.log.ends import EARLIEST
+from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.spark_checkpoint import settle_checkpoint
@@ -549,6 +549,7 @@ class World:
         """Something has befallen the files; `parted`: see the class, None as before."""
         self.settled = False
         self.floors.forget()
+        self.history.cancels.lost_files()
         if parted is not None:
             self.parted = parted
             self.take_over = parted and self.rng.random() < 0.4

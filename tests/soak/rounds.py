@@ -39,7 +39,7 @@ from tests.soak.shard import (
 
 from duewheel.clock import SystemClock
 from duewheel.errors import DuewheelError
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.prove.arrivals import ArrivalReader, committed_records
 from duewheel.prove.load import FAR_WINDOWS, ProofLoad
 from duewheel.prove.plan import drawn
@@ -94,7 +94,7 @@ class Soak:
         with ExitStack() as stack:
             stack.enter_context(self._cluster)
             servers = self._cluster.bootstrap_servers
-            client = ClientSettings({"bootstrap_servers": servers, "reconnect_backoff_max_ms": 500})
+            client = KafkaClients({"bootstrap_servers": servers, "reconnect_backoff_max_ms": 500})
             self._shard = shard = SoakShard(self._folder, servers)
             shard.create_topics()
             stack.callback(shard.end, PROCESSES, signal.SIGKILL)

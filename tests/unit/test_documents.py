@@ -20,8 +20,11 @@ from duewheel.config.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 TOP = [ROOT / n for n in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES = [*TOP, *sorted((ROOT / "docs").glob("*.md"))]
-README_LINES_MAX = 160
-NO_METRICS = {"duewheel_audit", "duewheel_settings"}  # a file; a fixture
+README_WORDS_MAX = 700
+NO_METRICS = {
+    *("duewheel_audit", "duewheel_settings"),  # a file; a fixture
+    *("duewheel_outbox", "duewheel_relay"),  # tables
+}
 SECTIONS = {name: field.annotation for name, field in Settings.model_fields.items()}
 IN_CODE = re.compile(r"`([^`\n]+)`")
 
@@ -42,13 +45,13 @@ def anchors(page: Path) -> set[str]:
     return {head.lower().translate(dropped).replace(" ", "-") for head in heads}
 
 
-def test_the_readme_is_one_screen_and_a_half() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES_MAX
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= README_WORDS_MAX
 
 
-def test_the_readme_leads_to_every_page() -> None:
-    linked = set(re.findall(r"\]\(docs/([\w.-]+)", (ROOT / "README.md").read_text("utf-8")))
-    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")}
+def test_the_contents_lead_to_every_page() -> None:
+    linked = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs/contents.md").read_text("utf-8"))
+    assert sorted([*linked, "contents.md"]) == [page.name for page in PAGES[len(TOP) :]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

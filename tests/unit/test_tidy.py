@@ -87,7 +87,7 @@ MAY_COMMIT = {
 
 
 def test_every_commit_reads_each_future() -> None:
-    """It is `duewheel.client.transaction`, or `kafka.transactional_producer.transact`."""
+    """It is `duewheel.client.transaction`, or `kafka.transactional_producer.commit_all`."""
     committing = {
         str(path.relative_to(ROOT))
         for path in tracked("*.py", "*.md")
@@ -145,12 +145,24 @@ def test_folders_are_linked_into_the_package() -> None:
         assert link.readlink() == Path("../..") / folder
 
 
-def test_each_fault_of_the_table_has_a_test() -> None:
-    text = (ROOT / "docs" / "recovery.md").read_text()
-    rows = [line for line in text.splitlines() if re.match(r"\| (?!fault|---|case)", line)]
-    faults = [row for row in rows if "::" in row]
-    named = re.findall(r"`(\w+(?:/\w+)+\.py)::(\w+)`", text)
-    assert len(named) == len(faults) > 20
+def takes_minutes(path: str, test: str) -> bool:
+    """Whether only `make crash-matrix` runs the test: by a mark of its own, or of its module."""
+    marks: list[ast.expr] = []
+    for node in ast.parse((ROOT / "tests" / path).read_bytes()).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="pytestmark")], value=value):
+                marks.append(value)
+            case ast.FunctionDef(name=name, decorator_list=decorators) if name == test:
+                marks += decorators
+    return any("crash_matrix" in ast.unparse(mark) for mark in marks)
+
+
+def test_each_fault_of_the_tables_has_a_test_and_says_when_that_takes_minutes() -> None:
+    text = (ROOT / "docs" / "faults.md").read_text().partition("\n## Faults\n")[2]
+    faults = re.findall(r"^\| (?!fault|---).*", text, re.MULTILINE)
+    assert len(faults) > 20 and all("::" in fault for fault in faults)
+    for path, test, mark in re.findall(r"`(\w+(?:/\w+)+\.py)::(\w+)`( †)?", text):
+        assert bool(mark) == takes_minutes(path, test), f"{path}::{test}"
 
 
 def test_tests_that_pages_name_exist() -> None:

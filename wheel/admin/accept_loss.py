@@ -35,15 +35,17 @@ import structlog
 from duewheel.checkpoints import durable_checkpoint
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.commit_and_close_pages import Close, Commit, HourLengths, Marks
+from duewheel.checkpoints.local_state import Local
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.checkpoints.recovery_decision import Local, decide
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.partition_names import by_name, partition_name
 from duewheel.wheel.admin.change_settings import commit, require_owned
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.inspect.snapshot import Snapshot
 from duewheel.wheel.publisher_protocol import Publisher
+from duewheel.wheel.recovery.decision import decide
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, slots_in
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.message_store import Prefixes
@@ -97,7 +99,7 @@ def losses(
     for partition in sorted(set(named)):
         loss = _loss(partition, progress, local, recorded_ids, topics)
         if loss is None:
-            name = f"{partition[0]}-{partition[1]}"
+            name = partition_name(partition)
             raise RecoveryRefused(f"nothing is lost of {name}: Kafka has it, as it was")
         accepted[partition] = loss
     _require_whole_topics(accepted, progress, local)
@@ -140,7 +142,7 @@ def _loss(
     part, close = progress.partitions.get(partition), local.close
     closed = max(close.marks.get(partition, 0) if close else 0, part.delivered_mark if part else 0)
     if mark is None and part is None and (close is None or partition not in close.marks):
-        raise ConfigError(f"the shard knows no timer partition {topic}-{partition[1]}")
+        raise ConfigError(f"the shard knows no timer partition {partition_name(partition)}")
     was, unread = max(mark or 0, closed), max(0, closed - (mark or 0))
     if partition not in topics.ends:
         return Loss(DELETED, was, None, unread)
@@ -158,7 +160,7 @@ def _require_whole_topics(accepted: Losses, progress: Progress, local: Local) ->
         partitions = progress.partitions.keys() | local.commit.marks.keys()
         others = sorted(p for p in partitions if p[0] == topic and p not in accepted)
         if others:
-            options = " ".join(f"--accept-loss {name}-{number}" for name, number in others)
+            options = " ".join(f"--accept-loss {partition_name(each)}" for each in others)
             raise ConfigError(f"all of topic {topic!r} is lost: add {options}")
 
 
@@ -194,8 +196,8 @@ def accept(
             directory.topics.retire(topic)
     commit(directory, publisher, committed, _accepted(committed, accepted, ids))
     _write_pages(directory, accepted, ids)
-    for (topic, number), loss in accepted.items():
-        log.warning("loss accepted", partition=f"{topic}-{number}", kind=loss.kind, was=loss.was)
+    for name, loss in by_name(accepted).items():
+        log.warning("loss accepted", partition=name, kind=loss.kind, was=loss.was)
 
 
 def _topics_lost(accepted: Losses) -> set[str]:

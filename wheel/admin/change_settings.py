@@ -22,22 +22,23 @@ from typing import Any
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import PRECISION
+from duewheel.checkpoints.local_state import Local, is_own
 from duewheel.checkpoints.ownership import require_same_shard
-from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress, shard_of
+from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
-from duewheel.checkpoints.recovery_decision import Local, decide, is_own
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition, is_retired
+from duewheel.schemas.partition_names import partition_name
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.ledger import CommitOutcome, Ledger
 from duewheel.wheel.publisher_protocol import Publisher
+from duewheel.wheel.recovery.decision import decide
 from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
+from duewheel.wheel.transaction_outcome import CommitOutcome, Ledger
 
 _ATTEMPTS_MAX = 20  # each with a producer of its own; a broker may refuse the record for good
-SKIPPED_MAX = 100  # each is in every commit of the progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +118,10 @@ def plan(
 
 def _require_none_held(progress: Progress) -> None:
     """Refuses held copies: they come to their partition later, signed with the former key."""
-    for (topic, number), held in progress.held.items():
+    for partition, held in progress.held.items():
         raise RecoveryRefused(
-            f"{held.copies} copies for {topic}-{number} are held, which took no writes when they "
-            "left: run the shard until the partition has them, then draw the new key"
+            f"{held.copies} copies for {partition_name(partition)} are held, which took no writes "
+            "when they left: run the shard until the partition has them, then draw the new key"
         )
 
 
@@ -201,54 +202,6 @@ def take(
     planned = plan(publisher.start(), _survey(directory), *terms)
     commit(directory, publisher, planned.committed, planned.progress)
     return planned
-
-
-# ---- skipping records ----------------------------------------------------------------------------
-
-
-def skip(
-    named: Collection[tuple[TopicPartition, int]],
-    committed: Progress | None,
-    local: Local,
-    wheel: WheelConfig,
-    config: DequeueConfig,
-    offsets_at: OffsetsAt,
-    ends: Marks,
-) -> Progress:
-    """Plans to skip the records with these partitions and offsets; changes nothing. Ingest need not
-    have caught up: only a row that was never placed can be skipped, because a placed one may be
-    delivered already. `committed` and `ends` (of the timer partitions) come from Kafka;
-    `offsets_at` as for `plan`.
-
-    Raises:
-        RecoveryRefused: ingest has taken one, or the shard is another directory's; or the progress
-            has no room.
-        ConfigError: a record does not exist yet, or too many would be skipped.
-    """
-    if committed is None:
-        raise RecoveryRefused("Kafka has no progress for this shard: there is no record to skip")
-    require_owned(committed, local, config)
-    taken_below = taken_until(committed, local)
-    for partition, offset in sorted(named):
-        name, taken = f"{partition[0]}-{partition[1]}@{offset}", taken_below.get(partition, 0)
-        if partition not in ends or shard_of(partition, config.shards) != config.shard:
-            raise ConfigError(f"--skip {name}: this shard reads no such partition")
-        if offset >= ends[partition]:
-            raise ConfigError(f"--skip {name}: the partition ends at {ends[partition]}")
-        if offset < taken and offset not in committed.epochs.skipped.get(partition, ()):
-            raise RecoveryRefused(
-                f"--skip {name}: taken already, as everything below {taken}. Its timer can be "
-                "cancelled (`duewheel cancel`)"
-            )
-    epochs = committed.epochs.reaching(first_marks(wheel, committed, offsets_at)).skipping(named)
-    count = sum(map(len, epochs.skipped.values()))
-    if count > SKIPPED_MAX:
-        raise ConfigError(f"--skip: {count} records would be skipped, {SKIPPED_MAX} may be")
-    if epochs == committed.epochs:
-        return committed
-    wanted = replace(committed, epochs=epochs, epoch=committed.epoch + 1)
-    wanted.require_room()
-    return wanted
 
 
 def _survey(directory: DataDirectory) -> Local:

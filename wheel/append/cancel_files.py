@@ -1,6 +1,8 @@
 """Reads and writes the files for a batch's cancels; the rules are in cancel_outcomes.py.
 
 load_candidates   before engine.lock: reads the logs, which may take long
+without_dropped   likewise, in a batch with timers that `keep`: takes out those that find another
+                  one pending (keeps.py)
 resolve           under engine.lock, because outcomes depend on closed slots: appends outcomes
                   to the cancel log, and cancelled records to cancelled/<hour>. The engine marks
                   these once the commit page is written; a kill before it leaves uncommitted
@@ -9,22 +11,27 @@ resolve           under engine.lock, because outcomes depend on closed slots: ap
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET, CancelBounds
 from duewheel.checkpoints.commit_and_close_pages import Close, Commit
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
+from duewheel.wheel.append import keeps
 from duewheel.wheel.append.cancel_lookup import (
     CancelLimits,
     CancelLookup,
     Candidates,
     read_again,
 )
-from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Timers, resolve
+from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Resolved, Timers, resolve
+from duewheel.wheel.append.placement import PlacedRows
 from duewheel.wheel.append.staged_batch import StagedBatch, StagedRows
 from duewheel.wheel.slots import hour_of
+from duewheel.wheel.storage.cancel_log import KEPT, TAKEN, UNKNOWN
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
@@ -39,13 +46,55 @@ class CancelFiles:
     def load_candidates(
         self, cancels: TimerBatch, batch: TimerBatch, commit: Commit
     ) -> Candidates | None:
-        """Loads the timers that the cancels may match; None without cancels. `batch` has those of
-        the cancels' batch that are not done.
+        """Loads the timers that the cancels may match, and those that may be pending when a timer
+        with `keep` comes; None without both. `batch` has those of the same batch that are not done.
 
         Raises:
             CorruptFile: the log is damaged, or a message of a candidate.
         """
         return self._lookup.find(cancels, batch, commit) if len(cancels) else None
+
+    def without_dropped(
+        self, requests: TimerBatch, rows: PlacedRows, candidates: Candidates, close: Close
+    ) -> tuple[PlacedRows, Candidates]:
+        """Takes the timers out that `keep` and find another one pending, and returns the others;
+        the candidates then have the outcomes of those in `requests`.
+        """
+        batch, bounds = rows.batch, CancelBounds.read(self._directory.path)
+        made = self._with_bounds(requests, candidates, close, bounds)
+        cancels = made.take(np.flatnonzero(~requests.keeps))
+        asking = made.take(np.flatnonzero(requests.keeps))
+        timers, evident = _timers(candidates, batch, rows.slot, close, bounds)
+        c = np.array([close.marks.get(p, 0) for p in requests.partitions], np.int64)
+        until = keeps.blocks_until(
+            cancels,
+            asking,
+            timers,
+            self._resolve(cancels, timers, close).cancelled_by,
+            (close.floor, c[requests.partition[requests.keeps]]),
+        )
+        logged = len(candidates.in_log)
+        row = np.append(np.full(logged, -1), candidates.batch_rows)[evident]
+        keep = np.append(np.zeros(logged, np.bool_), batch.keeps[candidates.batch_rows])[evident]
+        is_dropped = np.zeros(len(batch), np.bool_)
+        is_dropped[row[keeps.dropped(timers.group, timers.offset, until, keep)]] = True
+        # The decision on a row that is read again, and is done, was lost with the files.
+        outcome = np.full(len(requests), UNKNOWN, np.int32)
+        decided = np.flatnonzero(requests.keeps & ~_is_missing(requests, batch))
+        outcome[decided] = np.where(is_dropped[batch.keeps], KEPT, TAKEN)
+        left = ~is_dropped[candidates.batch_rows]
+        number = np.cumsum(~is_dropped) - 1
+        candidates = replace(
+            candidates,
+            batch_rows=number[candidates.batch_rows[left]],
+            batch_group=candidates.batch_group[left],
+            outcome=outcome,
+        )
+        return rows.take(np.flatnonzero(~is_dropped)), candidates
+
+    def _resolve(self, cancels: Cancels, timers: Timers, close: Close) -> Resolved:
+        limits = self._limits
+        return resolve(cancels, timers, close.floor, limits.pairs_max, limits.pairs_at_once)
 
     def resolve(
         self,
@@ -63,31 +112,22 @@ class CancelFiles:
         close = self._directory.state.close()
         assert close is not None, "checked when the engine was made"
         bounds = CancelBounds.read(self._directory.path)
-        in_log, in_batch = candidates.in_log, candidates.batch_rows
-        slots = np.append(in_log.slot, rows.slot[in_batch])
-        # Without the file rows in closed slots are no evidence: after the loss of a log, a timer
-        # with a copy in flight would seem delivered.
-        since = close.floor if bounds is None else bounds.since
-        kept = np.flatnonzero(slots > since)
-        timers = Timers(
-            np.append(candidates.log_group, candidates.batch_group)[kept],
-            np.append(in_log.first_offset, batch.origin_offset[in_batch])[kept],
-            np.append(in_log.offset, batch.offset[in_batch])[kept],
-            slots[kept],
-            np.append(in_log.cancelled, np.zeros(len(in_batch), np.bool_))[kept],
-        )
-        resolved = resolve(
-            self._with_bounds(cancels, candidates, close, bounds),
-            timers,
-            close.floor,
-            self._limits.pairs_max,
-            self._limits.pairs_at_once,
-        )
-        staged.write_cancels(cancels, resolved.outcome, close.floor)
+        timers, evident = _timers(candidates, batch, rows.slot, close, bounds)
+        made = self._with_bounds(cancels, candidates, close, bounds)
+        outcome = candidates.outcome
+        if outcome is not None:
+            made = made.take(np.flatnonzero(~cancels.keeps))
+        resolved = self._resolve(made, timers, close)
+        if outcome is None:
+            outcome = resolved.outcome
+        else:
+            outcome[~cancels.keeps] = resolved.outcome
+        staged.write_cancels(cancels, outcome, close.floor)
         stopped = np.flatnonzero(resolved.cancelled_by != NO_CANCEL)
-        positions = np.append(in_log.position, rows.position[in_batch])[kept][stopped]
+        in_log, in_batch = candidates.in_log, candidates.batch_rows
+        positions = np.append(in_log.position, rows.position[in_batch])[evident][stopped]
         hours = hour_of(timers.slot[stopped], self._directory.config.precision_ms)
-        offsets = cancels.offset[resolved.cancelled_by[stopped]]
+        offsets = made.offset[resolved.cancelled_by[stopped]]
         cancelled = {}
         for hour in np.unique(hours).tolist():
             of_hour = hours == hour
@@ -127,3 +167,36 @@ class CancelFiles:
 
     def close(self) -> None:
         self._lookup.close()
+
+
+def _timers(
+    candidates: Candidates,
+    batch: TimerBatch,
+    slot: Int64,
+    close: Close,
+    bounds: CancelBounds | None,
+) -> tuple[Timers, Int64]:
+    """Returns the candidates that are evidence, and their indexes: those of the log, then those of
+    the batch, whose rows have these slots.
+    """
+    in_log, in_batch = candidates.in_log, candidates.batch_rows
+    slots = np.append(in_log.slot, slot[in_batch])
+    # Without the file rows in closed slots are no evidence: after the loss of a log, a timer
+    # with a copy in flight would seem delivered.
+    since = close.floor if bounds is None else bounds.since
+    evident = np.flatnonzero(slots > since)
+    timers = Timers(
+        np.append(in_log.group, candidates.batch_group)[evident],
+        np.append(in_log.first_offset, batch.origin_offset[in_batch])[evident],
+        np.append(in_log.offset, batch.offset[in_batch])[evident],
+        slots[evident],
+        np.append(in_log.cancelled, np.zeros(len(in_batch), np.bool_))[evident],
+    )
+    return timers, evident
+
+
+def _is_missing(requests: TimerBatch, batch: TimerBatch) -> Bool:
+    """Returns which of the requests, with the same `partitions`, are no rows of a batch."""
+    rank = np.unique(np.append(requests.offset, batch.offset), return_inverse=True)[1]
+    key = rank * len(batch.partitions) + np.append(requests.partition, batch.partition)
+    return ~np.isin(key[: len(requests)], key[len(requests) :])

@@ -6,10 +6,11 @@ result is columns; timers and cancels of one partition and id have the same `gro
 
 A lookup reads a bounded number of messages, however many timers one id has. The index returns so
 many records at most. Timers that are out, or cancelled, are taken out of later lookups (`_settled`)
-unless the timer is the newest of its id. A cancel that may match an unread timer is chased. A chase
+unless the timer is the newest of its id. A cancel that may match an unread timer is chased; a timer
+that was read once is read again only by cancels that match it, so the chases of an id end. A chase
 needs no timer that was out when it was written; if one is unread, the reply is `unknown`, unless
 the cancel has stopped a timer. Cancels that are read again after a loss read all timers that they
-may stop: their replies may be written already.
+may stop, in parts: their replies may be written already.
 
 Only ingest calls this, before it takes engine.lock. It alone writes the log, so a result stays true
 until the batch is committed, except that dequeue may unlink delivered hours.
@@ -17,33 +18,25 @@ until the batch is committed, except that dequeue may unlink delivered hours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.errors import CorruptFile
-from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64, index_among
 from duewheel.schemas.batches import ANY_OFFSET, TimerBatch, TopicPartition
-from duewheel.schemas.columns import Column, binary, choose, coded, concat, lengths, take
+from duewheel.schemas.columns import Column, choose, coded_among, lengths, take
 from duewheel.schemas.hashing import source_names
 from duewheel.wheel.append.cancel_outcomes import PAIRS_AT_ONCE, PAIRS_MAX
-from duewheel.wheel.append.id_index import (
-    CANCELLED,
-    DELIVERED,
-    ROWS_MAX,
-    SETTLED_MAX,
-    IdIndex,
-    LookedUp,
-)
+from duewheel.wheel.append.id_index import ROWS_MAX, SETTLED_MAX, IdIndex, LookedUp, WantedTimers
+from duewheel.wheel.append.id_runs import CANCELLED, DELIVERED
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
     MAGIC_ABANDONED,
-    PREFIX,
-    RECORD,
     RECORD_BYTES,
     is_cancelled,
     lookup_hash_of,
@@ -53,7 +46,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.message_store import Prefixes, split_by_limits
 from duewheel.wheel.storage.timer_log import Records
 
-_PARTITION_BITS = 23  # beside the 40 bits of a hash
+_NO_GROUP = -1
 _NONE: Int64 = np.empty(0, np.int64)
 
 
@@ -75,20 +68,22 @@ class CancelLimits:
 
 @dataclass(frozen=True, slots=True)
 class LoggedTimers:
-    """Timers of the log, in any order."""
+    """Timers of the log that a cancel may match, in any order."""
 
-    partition: Int32  # a number; the batch's partitions come first
-    lookup_hash: Int64
-    timer_id: Column  # never empty
+    group: Int64
     first_offset: Int64  # of the first copy
     offset: Int64  # of this copy
     slot: Int64  # the slot it is delivered in
     cancelled: Bool  # whether a cancel of an earlier batch has cancelled it
-    hour: Int64
-    position: Int64  # of its record in the hour's log
+    position: Int64  # of its record in the log of the slot's hour
 
     def __len__(self) -> int:
         return len(self.offset)
+
+    @classmethod
+    def joined(cls, parts: Sequence[LoggedTimers]) -> LoggedTimers:
+        names = [each.name for each in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +94,31 @@ class Candidates:
     must_chase: Bool  # cancels that may match unread timers
     unseen: Bool  # the same for chases, and timers that were out or cancelled
     in_log: LoggedTimers  # timers of earlier batches
-    log_group: Int64
     batch_rows: Int64  # timers of the batch, as rows of it
     batch_group: Int64
+    # Of each request, for timers with `keep` its outcome (cancel_log.py); None: there are none
+    outcome: Int32 | None = None
 
 
 class _Part(NamedTuple):
-    """Records of one hour, the needed parts of their messages, and the records' positions."""
+    """Timers of one log, and the needed parts of their messages."""
 
+    hour: int
+    position: Int64  # of the record
     records: Records
     prefix: Prefixes
     timer_id: Column
-    position: Int64
+
+    def take(self, rows: Int64) -> _Part:
+        if len(rows) == len(self.position):
+            return self  # nearly always
+        return _Part(
+            self.hour,
+            self.position[rows],
+            self.records[rows],
+            self.prefix[rows],
+            take(self.timer_id, rows),
+        )
 
 
 class CancelLookup:
@@ -132,41 +140,27 @@ class CancelLookup:
         close = self._directory.state.close()
         assert close is not None, "checked when the engine was made"
         again = read_again(cancels, close, standby=self._directory.state.standby)
-        wanted = self._hashes(cancels)
+        groups = _Groups(cancels)
         # The only match of a chase, or of a cancel that names one timer, may be out for long.
         others = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
-        hashes, first_row = np.unique(wanted, return_index=True)
-        looked_up = self._index.find(
-            hashes,
-            _topics(cancels)[first_row],
-            np.unique(wanted[others]),
-            commit,
-            whole=bool(again.any()),
-        )
-        in_log = self._in_log(looked_up, batch.partitions, commit)
-        own_hash = self._hashes(batch)
-        rows = np.flatnonzero(np.isin(own_hash, wanted) & ~batch.rejected)
+        hash_of = self._hashes(cancels)
+        wanted = _wanted(cancels, hash_of, others)
+        if again.any() and others.any():
+            self._read_unread(wanted, groups, commit)
+        looked_up = self._index.find(wanted, commit, whole=bool(again.any()))
+        in_log = self._in_log(looked_up, wanted, groups, commit)
+        rows = np.flatnonzero(np.isin(self._hashes(batch), wanted.hashes) & ~batch.rejected)
         own = batch.take(rows)
-        default = source_names(own.partitions, own.partition, own.origin_offset)
-        group = _groups(
-            np.concatenate([cancels.partition, in_log.partition, own.partition]),
-            np.concatenate([wanted, in_log.lookup_hash, own_hash[rows]]),
-            concat(
-                [
-                    cancels.timer_id,
-                    in_log.timer_id,
-                    choose(lengths(own.timer_id) == 0, default, own.timer_id),
-                ]
-            ),
-        )
-        first, second = len(cancels), len(cancels) + len(in_log)
-        logged = group[first:second]
-        delivered = np.isin(wanted, looked_up.delivered)
-        unseen = np.isin(wanted, looked_up.unseen) & others
+        own_group = groups.of(own.partitions, own.partition, own.timer_id, own.origin_offset)
+        rows, own_group = rows[own_group != _NO_GROUP], own_group[own_group != _NO_GROUP]
+        delivered = np.isin(hash_of, looked_up.delivered)
+        unseen = np.isin(hash_of, looked_up.unseen) & others
         late = np.where(others, unseen & (cancels.chase_slot < self._settled_slot), True)
-        must_chase = np.isin(wanted, looked_up.left) | (delivered & late)
-        self._settle(in_log, logged, looked_up, self._settled_until(close, again))
-        return Candidates(group[:first], must_chase, unseen, in_log, logged, rows, group[second:])
+        is_partial = np.isin(hash_of, looked_up.left)
+        partial = np.isin(in_log.group, groups.of_cancels[is_partial])
+        self._settle(in_log, partial, self._settled_until(close, again))
+        must_chase = is_partial | (delivered & late)
+        return Candidates(groups.of_cancels, must_chase, unseen, in_log, rows, own_group)
 
     def close(self) -> None:
         self._index.close()
@@ -186,58 +180,76 @@ class CancelLookup:
             slot = min([slot, *slots])
         return slot - self._limits.settled_ms // self._directory.config.precision_ms
 
-    def _settle(self, timers: LoggedTimers, group: Int64, looked_up: LookedUp, until: int) -> None:
-        for hour, positions in looked_up.positions.items():
-            # Not timers: abandoned records, for example.
-            rest = np.setdiff1d(positions, timers.position[timers.hour == hour])
-            self._index.settle(np.full(len(rest), hour), rest, CANCELLED)
+    def _settle(self, timers: LoggedTimers, partial: Bool, until: int) -> None:
         # An id is read again until all of its records are settled that can be.
-        partial = np.isin(timers.lookup_hash, looked_up.left)
         few = self._limits.settled_from
-        for kind, over in _settled(timers, group, until, few, partial).items():
-            self._index.settle(timers.hour[over], timers.position[over], kind)
+        for kind, over in _settled(timers, until, few, partial).items():
+            hour = hour_of(timers.slot[over], self._directory.config.precision_ms)
+            self._index.settle(hour, timers.position[over], kind)
             if kind == DELIVERED and over.any():
                 self._settled_slot = max(self._settled_slot, int(timers.slot[over].max()))
 
+    def _read_unread(self, wanted: WantedTimers, groups: _Groups, commit: Commit) -> None:
+        """Reads the first offsets of all timers of these ids, in parts: a lookup without a limit
+        then has only those in memory that a cancel matches.
+        """
+        unread = replace(wanted, below=np.zeros_like(wanted.below), named=_NONE, with_settled=_NONE)
+        is_whole = False
+        while not is_whole:
+            looked_up = self._index.find(unread, commit, whole=False)
+            self._in_log(looked_up, unread, groups, commit)
+            is_whole = not len(looked_up.left)
+
     def _in_log(
-        self, looked_up: LookedUp, partitions: list[TopicPartition], commit: Commit
+        self, looked_up: LookedUp, wanted: WantedTimers, groups: _Groups, commit: Commit
     ) -> LoggedTimers:
-        parts: list[_Part] = []
+        """Reads the timers that were looked up, in parts, and returns those that a cancel may
+        match. The index then has their first offsets, and knows which records are no timers.
+        """
+        found = [LoggedTimers(_NONE, _NONE, _NONE, _NONE, np.empty(0, np.bool_), _NONE)]
+        read = [(_NONE, _NONE, _NONE)]
+        for part in self._read(looked_up, commit):
+            first = part.prefix["origin_offset"].astype(np.int64)
+            read.append((np.full(len(first), part.hour), part.position, first))
+            number = np.searchsorted(wanted.hashes, lookup_hash_of(part.records["reserved"]))
+            found.append(
+                self._of_groups(part.take(np.flatnonzero(wanted.matches(number, first))), groups)
+            )
+        hour, position, first = (np.concatenate(column) for column in zip(*read, strict=True))
+        self._index.note(hour, position, first)
+        for each, positions in looked_up.positions.items():
+            # Not timers: abandoned records, for example.
+            rest = np.setdiff1d(positions, position[hour == each])
+            self._index.settle(np.full(len(rest), each), rest, CANCELLED)
+        return LoggedTimers.joined(found)
+
+    def _of_groups(self, part: _Part, groups: _Groups) -> LoggedTimers:
+        """Returns the timers that have the partition and id of a cancel."""
+        sources, source = self._directory.topics.sources(part.prefix)
+        first = part.prefix["origin_offset"].astype(np.int64)
+        group = groups.of(sources, source, part.timer_id, first)
+        # A hash may be equal to one of another id or partition: that timer stays LIVE.
+        rows = np.flatnonzero(group != _NO_GROUP)
+        return LoggedTimers(
+            group[rows],
+            first[rows],
+            part.prefix["source_offset"][rows].astype(np.int64),
+            slots_in(part.records[rows], self._directory.config.precision_ms),
+            is_cancelled(part.records[rows]),
+            part.position[rows],
+        )
+
+    def _read(self, looked_up: LookedUp, commit: Commit) -> Iterator[_Part]:
+        """Reads the timers that were looked up, a bounded number of messages at once."""
         for hour, positions in looked_up.positions.items():
             try:
-                parts += self._read(hour, commit.hours[hour].log_bytes, positions)
+                yield from self._read_hour(hour, commit.hours[hour].log_bytes, positions)
             except CorruptFile:
                 # An hour that dequeue has unlinked meanwhile is delivered: no candidate in it.
                 if hour >= self._directory.state.live.gc_hour:
                     raise
-        records = np.concatenate([np.empty(0, RECORD), *(part.records for part in parts)])
-        prefix = np.concatenate([np.empty(0, PREFIX), *(part.prefix for part in parts)])
-        timer_id = concat([binary([]), *(part.timer_id for part in parts)])
-        sources, source = self._directory.topics.sources(prefix)
-        # A hash may be equal to one of a partition that the batch lacks: that timer stays LIVE.
-        partitions = list(dict.fromkeys([*partitions, *sources]))
-        index = {p: number for number, p in enumerate(partitions)}
-        partition = np.array([index[p] for p in sources], np.int32)[source]
-        rows = np.flatnonzero((prefix["flags"] & FLAG_DEAD_LETTER) == 0)
-        records, prefix, partition = records[rows], prefix[rows], partition[rows]
-        first_offset = prefix["origin_offset"].astype(np.int64)
-        given = take(timer_id, rows)
-        default = source_names(partitions, partition, first_offset)
-        slot = slots_in(records, self._directory.config.precision_ms)
-        return LoggedTimers(
-            partition,
-            lookup_hash_of(records["reserved"]),
-            choose(lengths(given) == 0, default, given),
-            first_offset,
-            prefix["source_offset"].astype(np.int64),
-            slot,
-            is_cancelled(records),
-            hour_of(slot, self._directory.config.precision_ms),
-            np.concatenate([_NONE, *(part.position for part in parts)])[rows],
-        )
 
-    def _read(self, hour: int, log_bytes: int, positions: Int64) -> Iterator[_Part]:
-        """Reads the live records at these positions, a bounded number of messages at once."""
+    def _read_hour(self, hour: int, log_bytes: int, positions: Int64) -> Iterator[_Part]:
         records = self._directory.log.view(hour, log_bytes).take(positions // RECORD_BYTES)
         alive = records["magic"] != MAGIC_ABANDONED
         records, positions = records[alive], positions[alive]
@@ -245,7 +257,41 @@ class CancelLookup:
         for block in split_by_limits(records):
             begin, end = end, end + len(block)
             prefix, timer_id = self._directory.messages.read_ids(hour, block)
-            yield _Part(block, prefix, timer_id, positions[begin:end])
+            part = _Part(hour, positions[begin:end], block, prefix, timer_id)
+            yield part.take(np.flatnonzero((prefix["flags"] & FLAG_DEAD_LETTER) == 0))
+
+
+class _Groups:
+    """Numbers for the partitions and ids of a batch's cancels."""
+
+    def __init__(self, cancels: TimerBatch) -> None:
+        self._numbers = {partition: n for n, partition in enumerate(cancels.partitions)}
+        self._ids = dict[bytes, int]()
+        code = coded_among(self._ids, cancels.timer_id)
+        key = self._key(code, cancels.partition)
+        self._keys, self.of_cancels = np.unique(key, return_inverse=True)
+
+    def of(
+        self,
+        partitions: Sequence[TopicPartition],
+        partition: Int32,
+        timer_id: Column,
+        first_offset: Int64,
+    ) -> Int64:
+        """Returns the group of each timer; _NO_GROUP if no cancel has its partition and id. An
+        empty id is the default one.
+        """
+        default = source_names(partitions, partition, first_offset)
+        timer_id = choose(lengths(timer_id) == 0, default, timer_id)
+        code = coded_among(self._ids, timer_id)
+        number = np.array([self._numbers.get(each, -1) for each in partitions], np.int64)
+        number = number[partition]
+        key = self._key(code, number)
+        group, is_one = index_among(key, self._keys)
+        return np.where((number >= 0) & is_one, group, _NO_GROUP)
+
+    def _key(self, code: Int64, number: Int32 | Int64) -> Int64:
+        return code * len(self._numbers) + number
 
 
 def read_again(cancels: TimerBatch, close: Close, *, standby: bool) -> Bool:
@@ -255,9 +301,21 @@ def read_again(cancels: TimerBatch, close: Close, *, standby: bool) -> Bool:
     return again
 
 
-def _settled(
-    timers: LoggedTimers, group: Int64, until: int, rows_min: int, partial: Bool
-) -> dict[int, Bool]:
+def _wanted(cancels: TimerBatch, hash_of: Int64, with_settled: Bool) -> WantedTimers:
+    """Makes the request for a lookup; `hash_of` is the lookup hash of each cancel."""
+    hashes, first_row, number = np.unique(hash_of, return_index=True, return_inverse=True)
+    naming, below = cancels.named_offset != ANY_OFFSET, np.zeros(len(hashes), np.int64)
+    np.maximum.at(below, number[~naming], cancels.origin_offset[~naming])
+    return WantedTimers(
+        hashes,
+        _topics(cancels)[first_row],
+        below,
+        np.unique(cancels.named_offset[naming]),
+        np.unique(hash_of[with_settled]),
+    )
+
+
+def _settled(timers: LoggedTimers, until: int, rows_min: int, partial: Bool) -> dict[int, Bool]:
     """Selects the timers that a cancel of their id need not read, for each class of the index.
 
     These are all copies of a timer whose last copy is cancelled, or is in a slot up to `until`,
@@ -269,6 +327,7 @@ def _settled(
     none = np.zeros(len(timers), np.bool_)
     if len(timers) < rows_min and not partial.any():
         return {CANCELLED: none, DELIVERED: none}
+    group = timers.group
     order = np.lexsort((timers.offset, timers.first_offset, group))
     groups, first = group[order], timers.first_offset[order]
     last_of_group = np.append(groups[1:] != groups[:-1], True)[: len(order)]
@@ -292,13 +351,3 @@ def _topics(batch: TimerBatch) -> Int64:
     of_partitions = np.array([numbers[topic] for topic, _ in batch.partitions], np.int64)
     topics: Int64 = of_partitions[batch.partition]
     return topics
-
-
-def _groups(partition: Int32, lookup_hash: Int64, timer_id: Column) -> Int64:
-    """Returns a number for each row: equal for equal partition and id."""
-    same_id, _ = coded(timer_id)
-    key = lookup_hash << _PARTITION_BITS | partition
-    same_key = np.unique(key, return_inverse=True)[1]
-    numbers = same_key * max(len(key), 1) + same_id
-    groups: Int64 = np.unique(numbers, return_inverse=True)[1]
-    return groups

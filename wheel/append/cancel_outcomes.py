@@ -37,7 +37,7 @@ copies take the place of the timers of an id.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -77,6 +77,10 @@ class Cancels:
 
     def __len__(self) -> int:
         return len(self.offset)
+
+    def take(self, rows: Int64) -> Cancels:
+        """Returns only the cancels with these indexes."""
+        return Cancels(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by:
         return
     group, offset = cancels.group[rows], cancels.offset[rows]
     order = np.lexsort((offset, group))
-    before = _count_before(group, offset, timers.group, timers.offset, ties=True)
+    before = count_before(group, offset, timers.group, timers.offset, ties=True)
     following = rows[order[np.minimum(before, len(order) - 1)]]
     stops = (before < len(order)) & (cancels.group[following] == timers.group)
     stops &= ~timers.cancelled & (timers.slot > cancels.bound[following])
@@ -184,7 +188,7 @@ def _outcome_of_plain(
     # The timer that was written last, of all below each cancel.
     by_offset = np.lexsort((timers.offset, timers.group))
     newest = rank_order[np.maximum.accumulate(rank[by_offset])]
-    before = _count_before(timers.group, timers.offset, group, offset, ties=False)
+    before = count_before(timers.group, timers.offset, group, offset, ties=False)
     last = newest[np.maximum(before - 1, 0)]
     matches = (before > 0) & (timers.group[last] == group)
     # Of a named timer a copy that was written later may be missing.
@@ -307,7 +311,7 @@ def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int
     return cancel[matches], timer[matches]
 
 
-def _count_before(
+def count_before(
     group: Int64, at: Int64, wanted_group: Int64, wanted_at: Int64, *, ties: bool
 ) -> Int64:
     """Counts for each wanted key the rows with a lower (group, at); with `ties` also equal ones."""

@@ -5,9 +5,10 @@ One batch:
     1. the pages of `state` decide the placement policy (placement.py); in a standby rows at or
        above C are left out (wheel/dequeue/standby.py)
     2. each row gets a slot: a rejected row the earliest; a row of a closed slot the earliest open
-       one, except rows that are read again after a recovery
-    3. messages and log records are appended (staged_batch.py); the timers that the batch's cancels
-       may match are loaded (cancel_lookup.py); nothing refers to the batch yet
+       one, except rows that are read again after a recovery. The timers that the batch's cancels
+       may match are loaded (cancel_lookup.py); a timer with `keep` that finds one pending is left
+       out (keeps.py)
+    3. messages and log records are appended (staged_batch.py); nothing refers to the batch yet
     4. under engine.lock: rows of slots that were closed since 1 are written again, to the earliest
        open slot. The cancels are resolved (cancel_outcomes.py); their outcomes and the records that
        they cancel are appended
@@ -59,6 +60,7 @@ class Appended:
     # In a standby, whether rows at or above the owner's C were left out. The marks stop before the
     # first of them; the caller appends the others again later.
     ahead: bool = False
+    kept_out: int = 0  # timers with `keep` that were dropped
 
 
 class Engine:
@@ -197,12 +199,17 @@ class Engine:
         if ahead:
             batch = batch.take(_rows_below(batch, marks))
         # 2. Cancels first: a reschedule cancels also if its own timer is done.
-        cancels = batch.take(np.flatnonzero(batch.cancels))
+        cancels = batch.take(np.flatnonzero(batch.cancels | batch.keeps))
         rows = self._place(batch.take(np.flatnonzero(batch.timer)), policy)
+        placed = len(rows.batch)
+        candidates = self._cancels.load_candidates(cancels, rows.batch, before)
+        if candidates is not None and cancels.keeps.any():
+            rows, candidates = self._cancels.without_dropped(
+                cancels, rows, candidates, policy.close
+            )
         # 3. Bytes without a commit page: no reader sees them.
         staged = StagedBatch(self._directory, before, self._clock)
         written = staged.write(rows)
-        candidates = self._cancels.load_candidates(cancels, rows.batch, before)
         with self._directory.locked():
             # 4. Dequeue cannot close a slot, nor begin an epoch below these marks, from here on.
             self._require_same_epochs(None)
@@ -213,13 +220,13 @@ class Engine:
             garbage_collection.forget_expired_runs(self._directory)
             cancelled = self._cancels.resolve(cancels, rows.batch, candidates, staged, staged_rows)
             # 5. A kill from here on leaves the whole batch.
-            commit = staged.commit(marks, len(rows.batch), self._topic_ids)
+            commit = staged.commit(marks, len(rows.batch), self._topic_ids, floor)
             self._directory.state.write_commit(commit)
             # 6. Redo repeats these three.
             self._directory.append_runs(staged_rows.runs, commit.batch)
             self._mark_cancelled(commit, cancelled)
             self._directory.state.mark_applied()
-        return Appended(len(rows.batch), ahead)
+        return Appended(len(rows.batch), ahead, placed - len(rows.batch))
 
     # ---- 1.: the policy --------------------------------------------------------------------
 

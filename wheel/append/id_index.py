@@ -1,9 +1,9 @@
 """Finds log records by the lookup hash of the timer's id: an index beside the logs, never trusted.
 
-The index is sorted runs of two columns. `keys` has the hash and the class of each record,
-`addresses` its place: hour of the log << 32 | number of the record.
+The index is sorted runs of three columns (id_runs.py): the hash and the class of each record, its
+place, and the first offset of its timer, once a lookup has read it.
 
-    LIVE       a lookup must read the record
+    LIVE       a lookup must read the record, unless its first offset is known and matches no cancel
     DELIVERED  it is out for long; it decides only about a cancel of one timer, or a chase
     CANCELLED  the same; a later cancel never depends on it
 
@@ -17,9 +17,10 @@ One id may have any number of records. A lookup returns `rows_max` live ones at 
 others. Timer topics have equal parts, and share again the rows that some leave unused; in a topic
 ids with few records come first. It names the ids that have more. Of such an id it returns the
 newest ones, or, in every other lookup on average, neighbours from a random place on: lookups that
-are repeated reach records below many that no cancel matches. `settle` takes records that decide
-nothing out of later lookups. So an id with millions of records, and any number of ids with some,
-cost the cancels of other topics a bounded time per batch.
+are repeated reach records below many that cannot be settled yet. `settle` takes records that decide
+nothing out of later lookups, and `note` lets them skip those that no cancel matches: lookups that
+are repeated end. So an id with millions of records, and any number of ids with some, cost the
+cancels of other topics a bounded number of messages per batch.
 
 Without room on the disk the hash columns of the logs are scanned: 50 to 100 million records a
 second; then every record is live.
@@ -31,36 +32,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
-from duewheel.checkpoints.fs import FileSystem
 from duewheel.errors import CorruptFile
-from duewheel.schemas.arrays import Bool, Int64, ranges
+from duewheel.schemas.arrays import Bool, Int64, index_among, ranges
+from duewheel.wheel.append.id_runs import (
+    ADDRESS,
+    CANCELLED,
+    DELIVERED,
+    HOUR_BITS,
+    LIVE,
+    ROWS_AT_ONCE,
+    Run,
+    merged,
+)
 from duewheel.wheel.storage.byte_layouts import RECORD, RECORD_BYTES, lookup_hash_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_log import Records
 
 log = structlog.get_logger(__name__)
 
-ROWS_AT_ONCE = 1 << 18  # 13 MiB of the log, mapped
 ROWS_MAX = 1 << 16
 SETTLED_MAX = 1 << 10
-
-CANCELLED, LIVE, DELIVERED = range(3)
-_CLASS_BITS = 2
-_IN_MEMORY_ROWS = 1 << 14  # a smaller run is no file
 
 _TABLE_BITS = (16, 24)  # fewest and most
 _BITS_PER_HASH = 8
 _LOW = np.dtype(">u4")  # the last bytes of a record: the lower bits of the hash
-_HOUR_BITS = 32
 
+_Bounds = tuple[Int64, Int64]  # the first row of each hash in a run, and the end of its rows
 _NONE: Int64 = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTimers:
+    """The timers that the cancels of a batch may match, by the lookup hashes of their ids."""
+
+    hashes: Int64  # rising
+    topic: Int64  # a number for each
+    below: Int64  # for each, the first offsets that a cancel of all timers of the id matches; or 0
+    named: Int64  # rising: first offsets that other cancels name, of any of the ids
+    with_settled: Int64  # those of the hashes that also need records that are not live
+
+    def matches(self, number: Int64 | int, first_offset: Int64) -> Bool:
+        """Returns which timers may match, by the index of each one's hash and its first offset. A
+        first offset that is NOT_READ may.
+        """
+        matching: Bool = first_offset < self.below[number]
+        return matching | index_among(first_offset, self.named)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +90,7 @@ class LookedUp:
     """The result of a lookup."""
 
     positions: dict[int, Int64]  # of log records, by hour, including abandoned ones
-    left: Int64  # hashes with live records beyond `rows_max`: the lookup is not whole
+    left: Int64  # hashes with other live records that may match: the lookup is not whole
     delivered: Int64  # hashes with DELIVERED records, returned or not
     unseen: Int64  # hashes with DELIVERED or CANCELLED records that were not returned
 
@@ -83,17 +105,14 @@ class IdIndex:
     ) -> None:
         self._rows_max, self._settled_max = rows_max, settled_max
         self._directory = directory
-        self._runs: list[_Run] = []  # sizes fall by at least half
+        self._runs: list[Run] = []  # sizes fall by at least half
         self._added: dict[int, int] = {}  # number of indexed records, by hour
         self._last_rows: list[Int64] = []  # live rows of each run in the last result
         self._chance = np.random.default_rng(0)  # the same places for the same lookups
 
-    def find(
-        self, hashes: Int64, topic: Int64, with_settled: Int64, commit: Commit, *, whole: bool
-    ) -> LookedUp:
-        """Finds the log records with any of these hashes, which rise; `topic` is a number for each.
-        `with_settled`: those of them that also need records that are not live. `whole`: live
-        records are returned without a limit.
+    def find(self, wanted: WantedTimers, commit: Commit, *, whole: bool) -> LookedUp:
+        """Finds the log records of timers that may match. `whole`: live records are returned
+        without a limit.
 
         Raises:
             CorruptFile: a log is shorter than it must be.
@@ -103,17 +122,28 @@ class IdIndex:
         except OSError as error:
             log.warning("no room for the index of ids: logs are scanned", reason=str(error))
             self.close()
-            return LookedUp(dict(self._scan(hashes, commit)), _NONE, _NONE, _NONE)
-        live, delivered, cancelled = (
+            return LookedUp(dict(self._scan(wanted.hashes, commit)), _NONE, _NONE, _NONE)
+        hashes, topic = wanted.hashes, wanted.topic
+        delivered, cancelled = (
             _Selected([run.bounds(hashes, kind) for run in self._runs], len(hashes))
-            for kind in (LIVE, DELIVERED, CANCELLED)
+            for kind in (DELIVERED, CANCELLED)
         )
+        # Of live rows the numbers among those of their run that may match.
+        bounds = [run.bounds(hashes, LIVE) for run in self._runs]
+        ends = [
+            np.cumsum(_count_matching(run, of_run, wanted))
+            for run, of_run in zip(self._runs, bounds, strict=True)
+        ]
+        live = _Selected([(np.append(0, end[:-1]), end) for end in ends], len(hashes))
         taken = live.count if whole else _within(live.count, topic, self._rows_max)
         place = np.maximum(2 * self._chance.random(len(hashes)) - 1, 0)
         newer = (place * (live.count - taken + 1)).astype(np.int64)
-        self._last_rows = live.last(taken, newer)
+        self._last_rows = [
+            _matching_at(run, of_run, wanted, at)
+            for run, of_run, at in zip(self._runs, bounds, live.last(taken, newer), strict=True)
+        ]
         settled_count = delivered.count + cancelled.count
-        seen = np.minimum(settled_count, self._settled_max) * np.isin(hashes, with_settled)
+        seen = np.minimum(settled_count, self._settled_max) * np.isin(hashes, wanted.with_settled)
         seen = _within(seen, topic, max(self._rows_max, self._settled_max))
         settled = [delivered.last(seen), cancelled.last(np.maximum(seen - delivered.count, 0))]
         addresses = [
@@ -122,7 +152,7 @@ class IdIndex:
             for run, rows in zip(self._runs, found, strict=True)
         ]
         # They would fill `rows_max` until their runs are merged.
-        self._settle_where(lambda address: address >> _HOUR_BITS < self._gc_hour, CANCELLED)
+        self._settle_where(lambda address: address >> HOUR_BITS < self._gc_hour, CANCELLED)
         return LookedUp(
             self._by_hour(np.concatenate([_NONE, *addresses])),
             hashes[taken < live.count],
@@ -130,10 +160,22 @@ class IdIndex:
             hashes[settled_count > seen],
         )
 
+    def note(self, hour: Int64, position: Int64, first_offset: Int64) -> None:
+        """Notes the first offsets of the last returned live records, as far as they were read: none
+        of these records may be settled yet.
+        """
+        addresses = hour << HOUR_BITS | position // RECORD_BYTES
+        order = np.argsort(addresses)
+        for run, rows in zip(self._runs, self._last_rows, strict=True):
+            place, is_read = index_among(run.addresses[rows], addresses[order])
+            # A forged one may be negative, which would be NOT_READ again.
+            offsets = np.maximum(first_offset[order[place[is_read]]], 0)
+            run.first_offsets[rows[is_read]] = offsets
+
     def settle(self, hour: Int64, position: Int64, kind: int) -> None:
         """Makes these of the last returned live records DELIVERED or CANCELLED."""
-        addresses = hour << _HOUR_BITS | position // RECORD_BYTES
-        self._settle_where(lambda address: np.isin(address, addresses), kind)
+        addresses = np.sort(hour << HOUR_BITS | position // RECORD_BYTES)
+        self._settle_where(lambda address: index_among(address, addresses)[1], kind)
 
     def _settle_where(self, is_over: Callable[[Int64], Bool], kind: int) -> None:
         """Settles the last returned live records whose addresses are over."""
@@ -147,8 +189,8 @@ class IdIndex:
         self._runs, self._added, self._last_rows = [], {}, []
 
     def _by_hour(self, addresses: Int64) -> dict[int, Int64]:
-        address = np.sort(addresses[addresses >> _HOUR_BITS >= self._gc_hour])
-        hours, numbers = address >> _HOUR_BITS, address & ((1 << _HOUR_BITS) - 1)
+        address = np.sort(addresses[addresses >> HOUR_BITS >= self._gc_hour])
+        hours, numbers = address >> HOUR_BITS, address & ((1 << HOUR_BITS) - 1)
         return {
             hour: numbers[hours == hour] * RECORD_BYTES
             for hour in np.unique(hours).tolist()  # few: one lap of the ring at most
@@ -170,8 +212,8 @@ class IdIndex:
                 continue
             hashes = lookup_hash_of(view["reserved"][first:end])
             order = np.argsort(hashes, kind="stable")
-            run = _Run(self._directory.fs, self._directory.path, end - first)
-            run.put(hashes[order] << _CLASS_BITS | LIVE, hour << _HOUR_BITS | (first + order))
+            run = Run(self._directory.fs, self._directory.path, end - first)
+            run.put_new(hashes[order], hour << HOUR_BITS | (first + order))
             self._runs.append(run)
             self._added[hour] = end
             self._merge()
@@ -180,10 +222,10 @@ class IdIndex:
         """Merges the last two runs until each run has less than half the rows of the one before."""
         while len(self._runs) > 1 and 2 * len(self._runs[-1]) > len(self._runs[-2]):
             older, newer = self._runs[-2:]
-            run = _Run(self._directory.fs, self._directory.path, len(older) + len(newer))
-            for keys, addresses in _merged(older, newer):
-                kept = addresses >> _HOUR_BITS >= self._gc_hour
-                run.put(keys[kept], addresses[kept])
+            run = Run(self._directory.fs, self._directory.path, len(older) + len(newer))
+            for rows in merged(older, newer):
+                kept = rows[ADDRESS] >> HOUR_BITS >= self._gc_hour
+                run.put(rows if kept.all() else rows[:, kept])
             self._runs[-2:] = [run]
 
     def _new_ranges(self, commit: Commit) -> Iterator[tuple[int, int, int]]:
@@ -210,73 +252,10 @@ class IdIndex:
                 yield hour, found * RECORD_BYTES
 
 
-class _Run:
-    """Rows in the order of their keys: hash << _CLASS_BITS | class."""
-
-    def __init__(self, fs: FileSystem, folder: Path, rows_max: int) -> None:
-        """Makes room for `rows_max` rows; a large run is a file in `folder`.
-
-        Raises:
-            OSError: the disk has no room for it.
-        """
-        if rows_max < _IN_MEMORY_ROWS:
-            columns = np.empty(2 * rows_max, np.int64)
-        else:
-            fd = fs.open_unnamed(folder)
-            try:
-                fs.allocate(fd, 16 * rows_max)
-                columns = np.frombuffer(fs.map(fd, 16 * rows_max, writable=True), np.int64)
-            finally:
-                fs.close(fd)
-        self._keys, self._addresses = columns[:rows_max], columns[rows_max:]
-        self._rows = 0
-
-    def __len__(self) -> int:
-        return self._rows
-
-    @property
-    def keys(self) -> Int64:
-        return self._keys[: self._rows]
-
-    @property
-    def addresses(self) -> Int64:
-        return self._addresses[: self._rows]
-
-    def put(self, keys: Int64, addresses: Int64) -> None:
-        """Adds rows with keys above the present ones."""
-        first, self._rows = self._rows, self._rows + len(keys)
-        self._keys[first : self._rows], self._addresses[first : self._rows] = keys, addresses
-
-    def bounds(self, hashes: Int64, kind: int) -> tuple[Int64, Int64]:
-        """Returns the first row of each hash in a class, and the end of its rows."""
-        key = hashes << _CLASS_BITS | kind
-        return np.searchsorted(self.keys, key), np.searchsorted(self.keys, key + 1)
-
-    def settle(self, rows: Int64, over: Bool, kind: int) -> Int64:
-        """Changes the class of those of the LIVE `rows` that are `over` to `kind`; returns the new
-        places of the others.
-        """
-        hashes, count = np.unique(self.keys[rows] >> _CLASS_BITS, return_counts=True)
-        first, end = self.bounds(hashes, LIVE)
-        # Rows change places with the first or the last ones of their hash: CANCELLED comes before
-        # LIVE, DELIVERED after it.
-        ends = np.union1d(ranges(first, count), ranges(end - count, count))
-        places = np.union1d(rows, ends)
-        is_over = np.zeros(len(places), np.bool_)
-        is_over[np.searchsorted(places, rows)] = over
-        is_rest = np.zeros(len(places), np.bool_)
-        is_rest[np.searchsorted(places, rows)] = ~over
-        keys = np.where(is_over, self.keys[places] + kind - LIVE, self.keys[places])
-        order = np.argsort(keys, kind="stable")
-        self._keys[places], self._addresses[places] = keys[order], self._addresses[places[order]]
-        rest: Int64 = places[is_rest[order]]
-        return rest
-
-
 class _Selected:
     """The rows of some hashes in one class, in all runs; `bounds` has those of each hash by run."""
 
-    def __init__(self, bounds: list[tuple[Int64, Int64]], hashes: int) -> None:
+    def __init__(self, bounds: list[_Bounds], hashes: int) -> None:
         self._bounds = bounds
         self.count = np.zeros(hashes, np.int64)
         for first, end in bounds:
@@ -295,6 +274,48 @@ class _Selected:
             passed -= over
             left -= taken
         return rows[::-1]
+
+
+def _matching(run: Run, bounds: _Bounds, wanted: WantedTimers) -> Iterator[tuple[int, int, Int64]]:
+    """Yields the rows of a run that may match, in their order, a bounded number at once, with the
+    indexes of their hashes: the first one and the one after the last. `bounds` has the live rows of
+    each hash.
+    """
+    first, end = bounds
+    total, begin = np.cumsum(end - first), 0
+    while begin < len(first):
+        before = total[begin - 1] if begin else 0
+        until = max(int(np.searchsorted(total, before + ROWS_AT_ONCE, "right")), begin + 1)
+        if until == begin + 1:  # without their numbers, in a fifth of the time
+            for row in range(int(first[begin]), int(end[begin]), ROWS_AT_ONCE):
+                offsets = run.first_offsets[row : min(row + ROWS_AT_ONCE, int(end[begin]))]
+                yield begin, until, row + np.flatnonzero(wanted.matches(begin, offsets))
+        else:
+            count = (end - first)[begin:until]
+            rows = ranges(first[begin:until], count)
+            number = np.repeat(np.arange(begin, until), count)
+            yield begin, until, rows[wanted.matches(number, run.first_offsets[rows])]
+        begin = until
+
+
+def _count_matching(run: Run, bounds: _Bounds, wanted: WantedTimers) -> Int64:
+    """Counts the rows of each hash that may match."""
+    first, end = bounds
+    count = np.zeros(len(first), np.int64)
+    for begin, until, rows in _matching(run, bounds, wanted):
+        count[begin:until] += np.searchsorted(rows, end[begin:until])
+        count[begin:until] -= np.searchsorted(rows, first[begin:until])
+    return count
+
+
+def _matching_at(run: Run, bounds: _Bounds, wanted: WantedTimers, numbers: Int64) -> Int64:
+    """Returns those of the rows that may match which have these numbers, which rise."""
+    found, before = [_NONE], 0
+    for _, _, rows in _matching(run, bounds, wanted):
+        first, end = np.searchsorted(numbers, [before, before + len(rows)])
+        found.append(rows[numbers[first:end] - before])
+        before += len(rows)
+    return np.concatenate(found)
 
 
 def _within(count: Int64, topic: Int64, most: int) -> Int64:
@@ -317,36 +338,6 @@ def _within(count: Int64, topic: Int64, most: int) -> Int64:
     return taken
 
 
-def _merged(older: _Run, newer: _Run) -> Iterator[tuple[Int64, Int64]]:
-    """Yields the rows of both runs in the order of their keys, a bounded number at once."""
-    at, ends = [0, 0], [len(older), len(newer)]
-    while at != ends:
-        parts = [
-            run.keys[first : first + ROWS_AT_ONCE]
-            for run, first in zip((older, newer), at, strict=True)
-        ]
-        # Rows above the lower of both last keys may follow rows that are not in these parts.
-        lasts = [
-            part[-1]
-            for part, first, end in zip(parts, at, ends, strict=True)
-            if first + len(part) < end
-        ]
-        counts = [
-            int(np.searchsorted(part, min(lasts), "right")) if lasts else len(part)
-            for part in parts
-        ]
-        keys = np.concatenate([part[:count] for part, count in zip(parts, counts, strict=True)])
-        addresses = np.concatenate(
-            [
-                run.addresses[first : first + count]
-                for run, first, count in zip((older, newer), at, counts, strict=True)
-            ]
-        )
-        order = np.argsort(keys, kind="stable")
-        yield keys[order], addresses[order]
-        at = [first + count for first, count in zip(at, counts, strict=True)]
-
-
 def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
     """Selects the records (neighbours of a log) with one of these hashes (rising); `table` is
     `_lower_bits` of the hashes.
@@ -360,8 +351,7 @@ def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
     )
     rows = np.flatnonzero(table[low & np.uint32(len(table) - 1)])
     hash_of = lookup_hash_of(records["reserved"].take(rows))
-    at = np.minimum(np.searchsorted(hashes, hash_of), len(hashes) - 1)
-    matching: Int64 = rows[hashes[at] == hash_of]
+    matching: Int64 = rows[index_among(hash_of, hashes)[1]]
     return matching
 
 

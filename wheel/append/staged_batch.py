@@ -183,9 +183,9 @@ class StagedBatch:
 
     # ---- lengths ---------------------------------------------------------------------------
 
-    def commit(self, marks: Marks, rows: int, topic_ids: Mapping[str, str]) -> Commit:
+    def commit(self, marks: Marks, rows: int, topic_ids: Mapping[str, str], floor: int) -> Commit:
         """Makes the batch's commit page. Under the lock. `marks` are those that move; a topic may
-        be missing in `topic_ids`.
+        be missing in `topic_ids`; `floor` is the last closed slot.
         """
         before, state = self._before, self._directory.state
         return Commit(
@@ -200,6 +200,7 @@ class StagedBatch:
             {**before.topic_ids, **topic_ids},
             len(self._directory.topics),
             {h: length for h, length in self._segments.items() if h >= state.live.gc_cancels},
+            floor=floor,
         )
 
 

@@ -34,7 +34,13 @@ from duewheel.wheel.dequeue.cancel_reply_rows import reply_rows
 from duewheel.wheel.dequeue.open_cancels import OpenCancels, Run
 from duewheel.wheel.dequeue_config import REPLIES_MAX
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
-from duewheel.wheel.storage.cancel_log import CHASE, OUTCOMES, CancelRows
+from duewheel.wheel.storage.cancel_log import (
+    CHASE,
+    CHASE_FOUND,
+    OUTCOMES,
+    CancelRows,
+    is_chase,
+)
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.message_store import StoredMessages, joined
 
@@ -238,7 +244,7 @@ class CancelReplies:
         ready = int(early[0]) if len(early) else len(rows)
         leaves = ~over[:ready]
         if self._reply_topic is None:
-            leaves &= rows.outcome[:ready] >= CHASE
+            leaves &= is_chase(rows.outcome[:ready])
         done = np.flatnonzero(~over[:ready])
         ends = np.zeros(len(sources), np.int64)
         np.maximum.at(ends, source[done], offset[done] + 1)
@@ -259,8 +265,10 @@ class CancelReplies:
         )
         made = reply_rows(requests, source, sources, outcome, r[source], self._reply_topic)
         counts = np.bincount(outcome, minlength=len(OUTCOMES)).tolist()
-        outcomes = {str(OUTCOMES[index]): counts[index] for index in range(CHASE) if counts[index]}
-        return Replies(made, self._given, outcomes, sum(counts[CHASE:]))
+        chases = counts[CHASE] + counts[CHASE_FOUND]
+        counts[CHASE] = counts[CHASE_FOUND] = 0
+        outcomes = {str(OUTCOMES[index]): count for index, count in enumerate(counts) if count}
+        return Replies(made, self._given, outcomes, chases)
 
 
 def _offsets(rows: CancelRows) -> Int64:

@@ -51,11 +51,11 @@ from duewheel.schemas.header_names import (
 )
 from duewheel.schemas.wire.record_codec import framed, header_name, origin_header
 from duewheel.schemas.wire.varint import read_varint, varint
-from duewheel.wheel.storage.byte_layouts import FLAG_RESCHEDULE
-from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND, OUTCOMES
+from duewheel.wheel.storage.byte_layouts import FLAG_KEEP, FLAG_RESCHEDULE
+from duewheel.wheel.storage.cancel_log import CHASE_FOUND, OUTCOMES, is_chase
 from duewheel.wheel.storage.message_store import StoredMessages
 
-CANCEL, RESCHEDULE = "cancel", "reschedule"
+_KINDS = (b"cancel", b"reschedule", b"keep")  # of requests
 REPEATED_BYTES_MAX = 16 << 10  # of a request's key, and of its headers, in the reply
 REPEATED_MAX = 100  # headers: each takes a microsecond, of two bytes, while nothing is delivered
 _NULL = varint(-1)  # a record without value
@@ -80,22 +80,23 @@ def reply_rows(
         reply_topic: of the replies; None: only chases leave.
     """
     prefix, count = requests.prefix, len(requests.prefix)
-    is_chase = outcome >= CHASE
+    chased = is_chase(outcome)
     targets = list(dict.fromkeys([reply_topic or "", *(topic for topic, _ in source_partitions)]))
     source_topic = np.array([targets.index(topic) for topic, _ in source_partitions], np.int32)
     source_number = np.array([number for _, number in source_partitions], np.int32)
     offset = prefix["origin_offset"].astype(np.int64)
     source = source_names(source_partitions, source_partition, offset)
     replaces = (prefix["flags"] & FLAG_RESCHEDULE) != 0
+    kind = np.where(prefix["flags"] & FLAG_KEEP, 2, replaces.astype(np.int64))
     chase_headers, chase_count = _chase_headers(requests, offset, outcome, delivered_slot, replaces)
     reply_headers, reply_count = _reply_headers(requests, outcome)
-    own, own_count = _own_headers(requests, is_chase)
+    own, own_count = _own_headers(requests, chased)
     nothing = np.zeros(count, np.int32)
-    without_key = ~is_chase & _has_large_key(requests)
+    without_key = ~chased & _has_large_key(requests)
     return Deliveries(
         targets=targets,
-        target=np.where(is_chase, source_topic[source_partition], 0).astype(np.int32),
-        target_partition=np.where(is_chase, source_number[source_partition], NO_PARTITION).astype(
+        target=np.where(chased, source_topic[source_partition], 0).astype(np.int32),
+        target_partition=np.where(chased, source_number[source_partition], NO_PARTITION).astype(
             np.int32
         ),
         key_hash=np.where(without_key, NO_KEY, prefix["key_hash"]).astype(np.int32),
@@ -105,14 +106,14 @@ def reply_rows(
         origin_offset=offset,
         source=source,
         timer_id=requests.timer_id,
-        key_value=_key_values(requests, source, outcome, replaces, without_key),
-        headers=join(own, choose(is_chase, chase_headers, reply_headers)),
-        header_count=own_count + np.where(is_chase, chase_count, reply_count).astype(np.int32),
+        key_value=_key_values(requests, source, outcome, kind, without_key),
+        headers=join(own, choose(chased, chase_headers, reply_headers)),
+        header_count=own_count + np.where(chased, chase_count, reply_count).astype(np.int32),
         roll_times=nothing,
         retries=nothing,
         level=np.full(count, NO_LEVEL, np.int32),
         dead_letter=np.zeros(count, np.bool_),
-        is_copy=is_chase,  # its headers are complete
+        is_copy=chased,  # its headers are complete
         not_before_ms=np.full(count, ANY_TIME),
         policies=[],
         policy=np.full(count, NO_POLICY, np.int32),
@@ -120,10 +121,10 @@ def reply_rows(
     )
 
 
-def _own_headers(requests: StoredMessages, is_chase: Bool) -> tuple[Column, Int32]:
+def _own_headers(requests: StoredMessages, chased: Bool) -> tuple[Column, Int32]:
     """The headers of each request that its chase or reply has, and their number."""
     count = requests.prefix["header_count"].astype(np.int32)
-    cuts = np.flatnonzero(~is_chase & (count > 0)).tolist()
+    cuts = np.flatnonzero(~chased & (count > 0)).tolist()
     if not cuts:
         return requests.headers, count
     kept = requests.headers.to_pylist()
@@ -179,7 +180,7 @@ def _chase_headers(
 
 
 def _key_values(
-    requests: StoredMessages, source: Column, outcome: Int32, replaces: Bool, without_key: Bool
+    requests: StoredMessages, source: Column, outcome: Int32, kind: Int64, without_key: Bool
 ) -> Column:
     keys = binary(
         _NULL if keyless else _key(key_value or b"")
@@ -187,8 +188,8 @@ def _key_values(
             requests.key_value.to_pylist(), without_key.tolist(), strict=True
         )
     )
-    values = _values(requests.timer_id, source, outcome, replaces)
-    return join(keys, choose(outcome >= CHASE, constant(_NULL), join(*framed(values))))
+    values = _values(requests.timer_id, source, outcome, kind)
+    return join(keys, choose(is_chase(outcome), constant(_NULL), join(*framed(values))))
 
 
 def _key(key_value: bytes) -> bytes:
@@ -203,7 +204,7 @@ def _has_large_key(requests: StoredMessages) -> Bool:
     return large
 
 
-def _values(timer_id: Column, source: Column, outcome: Int32, replaces: Bool) -> Column:
+def _values(timer_id: Column, source: Column, outcome: Int32, kind: Int64) -> Column:
     """The JSON object in each reply. Only an id may have characters that JSON escapes."""
     ids = ((each or b"").decode("utf-8", "replace") for each in timer_id.to_pylist())
     return join(
@@ -214,7 +215,7 @@ def _values(timer_id: Column, source: Column, outcome: Int32, replaces: Bool) ->
         constant(f', "{names.ANSWER_SOURCE}": "'.encode()),
         source,
         constant(f'", "{names.ANSWER_REQUEST}": "'.encode()),
-        choose(replaces, constant(RESCHEDULE.encode()), constant(CANCEL.encode())),
+        take(binary(_KINDS), kind),
         constant(b'"}'),
     )
 

@@ -1,11 +1,11 @@
 """Commits each transaction exactly once: 3. and 4. of loop.py.
 
     3. publishes the messages and the progress, atomically. In doubt a new producer ends the
-       transaction, and the progress in Kafka decides (wheel/ledger.py). An aborted one is tried
-       again after a wait; another one's progress means that the shard belongs to another instance.
-       One whose transactional id was taken (Displaced) waits first, and publishes as soon as it has
-       taken the id back. In the other order two instances take it from each other during their
-       waits, and neither publishes. An owner waits longer: for the claim of the other instance
+       transaction, and the progress in Kafka decides (wheel/transaction_outcome.py). An aborted one
+       is tried again after a wait; another one's progress means that another instance owns the
+       shard. One whose transactional id was taken (Displaced) waits first, and publishes as soon
+       as it has taken the id back. In the other order two instances take it from each other during
+       their waits, and neither publishes. An owner waits longer: for the other instance's claim
     4. mirrors the progress locally: for `status`, and for a start after Kafka has lost its copy
 
 - Messages leave only with a progress that differs from the last one: otherwise the progress could
@@ -19,7 +19,7 @@ Not thread-safe: the loop owns it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
@@ -41,11 +41,13 @@ from duewheel.errors import (
 )
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
+from duewheel.wheel.dequeue.partitioner import narrow_cuts
 from duewheel.wheel.dequeue.statistics import Totals
-from duewheel.wheel.ledger import CommitOutcome, Ledger
+from duewheel.wheel.encoded import Writes
 from duewheel.wheel.publisher_protocol import Prepared, Publisher
 from duewheel.wheel.recovery.startup import Started
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.transaction_outcome import CommitOutcome, Ledger
 
 log = structlog.get_logger(__name__)
 
@@ -66,9 +68,9 @@ class TooLarge(Exception):
 class TooWide(Exception):
     """A transaction has too many partitions, and was not begun: its rows leave in several."""
 
-    def __init__(self, transactions: int) -> None:
-        super().__init__(transactions)
-        self.transactions = transactions  # the least number of them
+    def __init__(self, cuts: Sequence[int]) -> None:
+        super().__init__(cuts)
+        self.cuts = cuts  # the rows of the chunk with which the further ones begin
 
 
 class Overtaken(Exception):
@@ -114,6 +116,7 @@ class Committer:
             clock, random.Random(started.progress.shard), _CLAIM_MS, _CLAIM_MAX_MS
         )
         self._mirror_warning = Interval(clock, _MIRROR_LOG_MS)
+        self._written: Prepared | None = None  # the rows as they were last published
         self._committed_at_ms: int | None = None  # by boottime; None: the next commit is due
 
     @property
@@ -156,7 +159,7 @@ class Committer:
             Fenced: another instance has the shard.
             RecoveryRefused: Kafka's progress is not the one that this loop wrote; or messages would
                 leave with the progress that is committed already.
-            KafkaUnavailable: stopped while in doubt.
+            PublishDoubt: stopped before the outcome of the transaction was known.
         """
         self._require_new(prepared, progress)
         begun_ms = self._clock.boottime_ms()
@@ -165,7 +168,7 @@ class Committer:
         progress = self._with_held(progress)
         self._claimed = replace(self._claimed, held=progress.held)
         self.committed, self._committed_at_ms = progress, self._clock.boottime_ms()
-        self._count(prepared, self._clock.boottime_ms() - begun_ms)
+        self._report(prepared, self._clock.boottime_ms() - begun_ms)
         self.delivered_rows += rows
         self._mirror(progress)
 
@@ -200,15 +203,17 @@ class Committer:
         if prepared is not None:
             prepared = self._publisher.renew(prepared, progress)
             self._require_narrow(prepared)
+        self._written = prepared
         return self._publisher.publish(prepared, progress)
 
     def _require_narrow(self, prepared: Prepared) -> None:
         """Refuses rows for too many partitions. Only encoding knows them: by key, by metadata."""
-        if prepared.encoded is None or len(prepared.deliveries) <= 1:
+        encoded, row = prepared.encoded, prepared.row
+        if encoded is None or row is None or encoded.partitions <= self._partitions_max:
             return
-        transactions = -(-prepared.encoded.partitions // self._partitions_max)
-        if transactions > 1:
-            raise TooWide(transactions)
+        writes = Writes(row[encoded.writes.row], encoded.writes.partition)
+        if cuts := narrow_cuts(writes, self._partitions_max):
+            raise TooWide(cuts)
 
     def _restart(self, doubt: PublishDoubt | None) -> Progress | None:
         """Takes the shard again after a doubt, and reads the progress."""
@@ -270,7 +275,7 @@ class Committer:
         """Starts the publisher again, however long Kafka is unavailable.
 
         Raises:
-            KafkaUnavailable: stopped meanwhile; the next start of the process reads the progress.
+            PublishDoubt: stopped meanwhile; the next start of the process reads the progress.
         """
         while not self._stopping():
             try:
@@ -278,7 +283,7 @@ class Committer:
             except (KafkaUnavailable, PublishDoubt) as error:
                 log.warning("kafka is unavailable", reason=str(error))
                 self._wait()
-        raise KafkaUnavailable("stopped while waiting for Kafka")
+        raise PublishDoubt("stopped while waiting for Kafka: a transaction may be committed")
 
     def _wait(self) -> None:
         """Writes a heartbeat, then waits for the next attempt."""
@@ -292,18 +297,20 @@ class Committer:
         held = self._publisher.aside.held
         return progress if held == progress.held else replace(progress, held=held)
 
-    def _count(self, prepared: Prepared | None, took_ms: int) -> None:
-        """Counts for metrics, and in `state` for `status`."""
-        deliveries = None if prepared is None else prepared.deliveries
-        now = self._totals.now.after_commit(
-            deliveries, self._publisher.aside, self._clock.now_ms(), took_ms
-        )
+    def _report(self, prepared: Prepared | None, took_ms: int) -> None:
+        """Counts for metrics, and in `state` for `status`; calls the observer."""
+        deliveries, now_ms = None if prepared is None else prepared.deliveries, self._clock.now_ms()
+        now = self._totals.now.after_commit(deliveries, self._publisher.aside, now_ms, took_ms)
         self._totals.now = now
         live = self._directory.state.live
-        live.note_lateness(now.lateness_ms.counts)
+        live.note_lateness(now.lateness.counts)
         live.note_deliveries(
             now.delivered, sum(now.dead_letters.values()), wait=self._publisher.letters_wait
         )
+        written, self._written = self._written, None
+        encoded = None if written is None else written.encoded
+        if encoded is not None and encoded.on_commit is not None:
+            encoded.on_commit(now_ms)
 
     def _mirror(self, progress: Progress) -> None:
         """Runs 4. of the module's head. Only logs a failure: a kill leaves an old mirror, too."""

@@ -11,23 +11,20 @@ Pure functions over columns: no client, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int32
-from duewheel.schemas.batches import NO_PARTITION, Deliveries
+from duewheel.schemas.batches import NO_PARTITION, Deliveries, PolicyLabel
 from duewheel.schemas.columns import constant, join, scatter
 from duewheel.schemas.dead_letters import kept_headers
 from duewheel.schemas.wire.varint import varint
-from duewheel.wheel.encoded import Reason, Target
-
-_TOPIC_SHOWN_MAX = 249  # Kafka's limit for a name; a longer one, a mistake, is shown in part
+from duewheel.wheel.target_rules import NO_TARGET, Reason, Target, reason_text
 
 
 def dead_lettered(
@@ -38,10 +35,12 @@ def dead_lettered(
     if dead_letter_topic not in topics:
         topics.append(dead_letter_topic)
     bad = reason != Reason.NONE
-    # One text per topic and reason: there are few of them.
-    pairs, pair_of = np.unique(deliveries.target * len(Reason) + reason, return_inverse=True)
+    # One text per topic and reason, the policies among them: there are few of them.
+    verdict: Int32 = np.where(reason == Reason.FORBIDDEN, len(Reason) + deliveries.policy, reason)
+    verdicts = len(Reason) + len(deliveries.policies)
+    pairs, pair_of = np.unique(deliveries.target * verdicts + verdict, return_inverse=True)
     texts = [
-        _error_headers(Reason(pair % len(Reason)), topics[pair // len(Reason)], targets)
+        _error_headers(pair % verdicts, topics[pair // verdicts], targets, deliveries.policies)
         for pair in pairs.tolist()
     ]
     errors = pa.array(texts, pa.large_binary()).take(pa.array(pair_of.astype(np.int64)))
@@ -77,7 +76,7 @@ def stripped(deliveries: Deliveries, rows: Bool) -> Deliveries:
     """The given dead letters without key, value and user headers: pointers to originals that are
     too large for the dead-letter topic.
     """
-    error = _header(names.ERROR_CODE, Reason.RECORD_TOO_LARGE.name.lower()) + _header(
+    error = _header(names.ERROR_CODE, Reason.RECORD_TOO_LARGE.code) + _header(
         names.ERROR, "larger than the dead-letter topic takes: see the source for its content"
     )
     nothing = constant(varint(-1) * 2)
@@ -100,31 +99,17 @@ def _header(name: str, value: str) -> bytes:
     return varint(len(name)) + name.encode() + varint(len(octets)) + octets
 
 
-def _error_headers(reason: Reason, topic: str, targets: Mapping[str, Target]) -> bytes:
-    """TIMER_ERROR_CODE and TIMER_ERROR as they are written; nothing for NONE."""
-    if reason is Reason.NONE:
+def _error_headers(
+    verdict: int, topic: str, targets: Mapping[str, Target], policies: Sequence[PolicyLabel]
+) -> bytes:
+    """TIMER_ERROR_CODE and TIMER_ERROR as they are written; nothing for NONE. Verdicts beyond the
+    reasons are policies.
+    """
+    if verdict == Reason.NONE:
         return b""
-    text = reason_text(reason, topic, targets.get(topic, Target(0, 0)))
-    return _header(names.ERROR_CODE, reason.name.lower()) + _header(names.ERROR, text)
-
-
-def reason_text(reason: Reason, topic: str, target: Target) -> str:
-    """The reason as a sentence, with the topic's limits."""
-    named = f"topic {topic[:_TOPIC_SHOWN_MAX]!r}"
-    return {
-        Reason.NONE: "",
-        Reason.UNKNOWN_TARGET_TOPIC: f"{named} does not exist",
-        Reason.TARGET_NOT_AUTHORIZED: f"no right to write to {named}",
-        Reason.BAD_TARGET_PARTITION: f"{named} has partitions 0 to {target.partitions - 1}, "
-        "the requested one is not among them",
-        Reason.KEY_REQUIRED: f"{named} is compacted, its records need a key",
-        Reason.RECORD_TOO_LARGE: f"{named} takes {target.batch_bytes_max} bytes at most, and a "
-        f"copy for a timer topic has {COPY_BYTES_MAX} at most: the record with its headers needs "
-        "more",
-        Reason.RECORD_REFUSED: f"the broker refused this record for {named}",
-        Reason.TARGET_UNAVAILABLE: f"{named} takes no writes for now, and the record cannot wait: "
-        "its copy is more than the timer topic takes, or it is an answer",
-        Reason.HOT_SLOT: f"more timers were due with it, for {named} or others, than "
-        "dequeue.hot_slot_limit lets leave at once",
-        Reason.EXPIRED: "it is late by more than `expires_after` of its timer topic permits",
-    }[reason]
+    if verdict >= len(Reason):
+        code, text = policies[verdict - len(Reason)]
+    else:
+        code = Reason(verdict).code
+        text = reason_text(Reason(verdict), topic, targets.get(topic, NO_TARGET))
+    return _header(names.ERROR_CODE, code) + _header(names.ERROR, text)

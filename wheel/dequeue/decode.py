@@ -127,21 +127,16 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
     return DecodedChunk(chunk, deliveries, sources, source, offset, flags)
 
 
-def split_by_limits(
-    decoded: DecodedChunk, topics_max: int, rolls_max: int
-) -> Iterator[DecodedChunk]:
-    """Splits a chunk into the fewest parts within the bounds on topics, and on rows that write to
-    their timer topic: rolled, returning and recurring ones.
+def split_by_limits(decoded: DecodedChunk, rolls_max: int) -> Iterator[DecodedChunk]:
+    """Splits a chunk into the fewest parts within the bound on rows that write to their timer
+    topic: rolled, returning and recurring ones.
     """
-    first, target = 0, decoded.deliveries.target
+    first = 0
     back = decoded.deliveries.is_copy | returning(decoded.deliveries) | decoded.chunk.recurring
     rolls = np.cumsum(back)
-    while first < len(target):
-        _, first_rows = np.unique(target[first:], return_index=True)
+    while first < len(rolls):
         before = int(rolls[first - 1]) if first else 0
         end = int(np.searchsorted(rolls, before + rolls_max, "right"))
-        if len(first_rows) > topics_max:
-            end = min(end, first + int(np.sort(first_rows)[topics_max]))
-        is_whole = end - first == len(target)
+        is_whole = end - first == len(rolls)
         yield decoded if is_whole else decoded.part(first, end)
         first = end

@@ -4,6 +4,7 @@ thread may read it. That of pending timers is in wheel/inspect/pending_counts.py
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,3 +41,9 @@ class Histogram:
         )
         counts = tuple((added + self.counts).tolist())
         return Histogram(self.bounds, counts, self.total + int(values.sum()))
+
+
+def counts_of(histograms: Iterable[Histogram]) -> list[int]:
+    """The counts of all of them together, which have the bounds of MILLISECONDS."""
+    every = (Histogram().counts, *(each.counts for each in histograms))
+    return [sum(counts) for counts in zip(*every, strict=True)]

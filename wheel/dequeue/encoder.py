@@ -6,6 +6,8 @@
     4. each group is encoded and cut into batches (schemas/wire/record_batch.py), perhaps compressed
     5. receipts are added (receipt_rows.py)
 
+An observer sees the rows between 3 and 4.
+
 Rows are encoded ahead of their transaction by cached metadata. The result names the metadata that
 it used; if that has changed, the rows are encoded again before they are published.
 """
@@ -14,21 +16,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 import structlog
 
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import lengths
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.schemas.wire.record_batch import split
-from duewheel.wheel.dequeue.partitioner import grouped
-from duewheel.wheel.dequeue.receipt_rows import NO_RECEIPTS, Compress, Receipts, receipt_parts
+from duewheel.wheel.dequeue.partitioner import Group, grouped
+from duewheel.wheel.dequeue.receipt_rows import (
+    NO_RECEIPTS,
+    Compress,
+    Receipts,
+    receipt_partitions,
+    receipt_parts,
+)
 from duewheel.wheel.dequeue.routing import TopicLookup, route
-from duewheel.wheel.encoded import Encoded, Part, Target
+from duewheel.wheel.dequeue.waiting_dead_letters import WaitingDeadLetters
+from duewheel.wheel.encoded import Committed, Encoded, Part, Writes
 from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.target_rules import Target
 
 # A chunk has few rows that are larger (`chunk_bytes`).
 _PARKED_BYTES_MAX = 64 * 1024
@@ -49,12 +61,24 @@ class Catalog(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Sees all rows on their way out, such as for traces; the shell injects it. Thread-safe."""
+
+    def encoding(
+        self, rows: Deliveries, groups: Sequence[Group]
+    ) -> tuple[Deliveries, Committed | None]:
+        """Gets the rows of a transaction, which may not come about, grouped by partition. Returns
+        them, perhaps with other headers that are no larger, and a function to call once it is
+        committed; None if none is needed.
+        """
+        ...
+
+
 class Encoder:
     """The half of a publisher that comes before its transaction. Not thread-safe, but `prepare`
     may run in another thread.
 
     Attributes:
-        letters_wait: whether the dead-letter topic took no writes when it was last needed.
         copy_key: signs copies, by the progress that is published next; empty: they have no MAC.
     """
 
@@ -66,6 +90,7 @@ class Encoder:
         compress: Compress,
         receipts: Receipts,
         paused: Callable[[], PausedTimers] = lambda: NONE_PAUSED,
+        observer: Observer | None = None,
     ) -> None:
         """`chance` chooses partitions for rows without key and request; `paused` returns the topics
         that are paused now.
@@ -76,8 +101,14 @@ class Encoder:
         self._compress = compress
         self._receipts = receipts
         self._paused = paused
-        self.letters_wait = False
+        self._observer = observer
+        self._letters = WaitingDeadLetters(dead_letter_topic)
         self.copy_key = b""
+
+    @property
+    def letters_wait(self) -> bool:
+        """Whether the dead-letter topic took no writes when it was last needed."""
+        return self._letters.wait
 
     def needed_topics(self, deliveries: Deliveries) -> set[str]:
         """The topics without whose metadata nothing can leave: rows for them cannot be parked, or
@@ -117,26 +148,9 @@ class Encoder:
         deliveries, encoded = prepared.deliveries, prepared.encoded
         if encoded is None or not self._holds(encoded, lookup, now_ms):
             encoded = self._encode(deliveries, lookup, now_ms)
-            prepared = Prepared(deliveries, encoded)
-        self._note_dead_letters(encoded.used_targets.get(self._dead_letter_topic))
+            prepared = replace(prepared, encoded=encoded)
+        self._letters.note(encoded.used_targets.get(self._dead_letter_topic))
         return prepared
-
-    def _note_dead_letters(self, letters: Target | None) -> None:
-        """Notes whether the dead-letter topic takes dead letters; logs a change once."""
-        if letters is None or letters.takes_letters != self.letters_wait:
-            return
-        self.letters_wait = not letters.takes_letters
-        topic, refusal = self._dead_letter_topic, letters.refusal
-        reason = "it is compacted" if letters.key_required else "no partition takes writes"
-        if self.letters_wait:
-            log.error(
-                "the dead-letter topic takes nothing: dead letters wait in their timer topics",
-                topic=topic,
-                reason=refusal.name.lower() if refusal else reason,
-                remedy="`duewheel doctor` shows its required settings, `duewheel init` creates it",
-            )
-        else:
-            log.info("the dead-letter topic takes dead letters again", topic=topic)
 
     def _holds(self, encoded: Encoded, lookup: TopicLookup, now_ms: int) -> bool:
         """Returns whether the rows would be encoded the same way now."""
@@ -160,6 +174,7 @@ class Encoder:
             self._receipts,
             self._compress,
             self._paused(),
+            self._observer,
         )
 
 
@@ -174,6 +189,7 @@ def encode(
     receipts: Receipts = NO_RECEIPTS,
     compress: Compress = lambda batch, _: batch,
     paused: PausedTimers = NONE_PAUSED,
+    observer: Observer | None = None,
 ) -> Encoded:
     """Takes steps 1 to 5 of the module's head. No client, any thread.
 
@@ -192,7 +208,10 @@ def encode(
         paused=paused,
     )
     used_targets = dict(routed.used_targets)
-    rows, groups = grouped(routed.deliveries, used_targets, chance)
+    rows, groups, order = grouped(routed.deliveries, used_targets, chance)
+    on_commit = None
+    if observer is not None:
+        rows, on_commit = observer.encoding(rows, groups)
     rows = signed(rows, copy_key)
     limits = [used_targets[group.topic].batch_bytes for group in groups]
     parts, first = [], 0
@@ -204,7 +223,18 @@ def encode(
             source = rows.source[first].as_py() if batch.count == 1 else None
             parts.append(Part(group.topic, group.partition, compress(batch, codec), source))
             first += batch.count
+    destination: Int64 = np.repeat(np.arange(len(groups)), [g.end - g.first for g in groups])
+    writes = Writes(order, destination)
     if receipts.topic is not None and len(delivered := receipts.rows(rows)):
-        topic = receipts.topic
-        parts += receipt_parts(rows, groups, delivered, topic, used_targets[topic], compress)
-    return Encoded(parts, routed.aside, used_targets, refused, copy_key, now_ms, paused)
+        target = used_targets[receipts.topic]
+        partition = receipt_partitions(rows, delivered, target)
+        parts += receipt_parts(
+            *(rows, groups, destination, delivered, partition), receipts.topic, target, compress
+        )
+        writes = Writes(
+            np.concatenate([order, order[delivered]]),
+            np.concatenate([destination, len(groups) + partition]),
+        )
+    return Encoded(
+        *(parts, writes, routed.aside, used_targets, refused, copy_key, now_ms, paused), on_commit
+    )

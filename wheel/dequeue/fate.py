@@ -29,23 +29,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duewheel.checkpoints.pauses import PausedTimers
-from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int32, Int64
-from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_PARTITION, Deliveries
-from duewheel.schemas.columns import lengths
-from duewheel.schemas.wire.batch_header import HEADER_BYTES
-from duewheel.schemas.wire.copy_mac import HEADER_BYTES_MAX as MAC_HEADER_BYTES
-from duewheel.schemas.wire.record_batch import bytes_alone
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_POLICY, Deliveries
 from duewheel.schemas.wire.record_codec import with_header
+from duewheel.wheel import target_rules
 from duewheel.wheel.dequeue import requeue
 from duewheel.wheel.dequeue.partitioner import used_topics, without_target
-from duewheel.wheel.encoded import Reason, Target
+from duewheel.wheel.dequeue.too_large import too_large
 from duewheel.wheel.policies.policy import returning
-
-# A record and its added headers without the columns' own bytes: names, lengths, numbers.
-_OVERHEAD_BYTES_MAX = HEADER_BYTES + 160
-_NO_TARGET = Target(0, 0)
+from duewheel.wheel.target_rules import NO_TARGET, Reason, Target
 
 # The targets of these topics, and of all fetched before.
 Fetch = Callable[[Iterable[str]], Mapping[str, Target]]
@@ -87,7 +80,7 @@ def decide(
     refused: frozenset[bytes],
     dead_letter_topic: str,
     now_ms: int,
-    wait_ms: tuple[int, int],
+    wait_ms: requeue.Waits,
     without_receipt: Callable[[Deliveries, Fetch], Bool],
     paused: PausedTimers,
 ) -> Fates:
@@ -95,7 +88,7 @@ def decide(
 
     `fetch` is called for the topics that rows name and, only if they are needed, for timer topics
     and for `dead_letter_topic`; `refused` has the sources of records that a broker has refused.
-    Parked rows wait from `now_ms`, for the first to the longest of `wait_ms`. `without_receipt`
+    Parked rows wait from `now_ms`, as `wait_ms` says (requeue.py). `without_receipt`
     selects the rows whose receipt has no place for now. `paused` topics are those of now.
 
     Raises:
@@ -153,49 +146,23 @@ def _timer_topics(deliveries: Deliveries) -> list[str]:
 def why_not(
     deliveries: Deliveries, targets: Mapping[str, Target], refused: Sequence[bytes]
 ) -> Int32:
-    """The Reason why each row can never be published, as a number; dead letters have none."""
-    known = [targets.get(topic, _NO_TARGET) for topic in deliveries.targets]
-    per_target = deliveries.target
-    reason = np.array([t.refusal for t in known], np.int32)[per_target]
-    partitions = np.array([t.partitions for t in known], np.int32)[per_target]
-    key_required = np.array([t.key_required for t in known], np.bool_)[per_target]
+    """The Reason why each row can never be published, as a number; dead letters have none. After
+    the rules of its target come the broker's refusals and the policies.
+    """
+    reason = target_rules.why_not(
+        [targets.get(topic, NO_TARGET) for topic in deliveries.targets],
+        deliveries.target,
+        deliveries.target_partition,
+        deliveries.key_hash == NO_KEY,
+        too_large(deliveries, targets),
+    )
 
     def mark(rows: Bool, verdict: Reason) -> None:
         reason[rows & (reason == Reason.NONE)] = verdict
 
-    mark(deliveries.target_partition >= partitions, Reason.BAD_TARGET_PARTITION)
-    mark(deliveries.target_partition < NO_PARTITION, Reason.BAD_TARGET_PARTITION)
-    mark(key_required & (deliveries.key_hash == NO_KEY), Reason.KEY_REQUIRED)
-    mark(too_large(deliveries, targets), Reason.RECORD_TOO_LARGE)
     if refused:
         sources = pa.array(refused, pa.large_binary())
         mark(np.asarray(pc.is_in(deliveries.source, value_set=sources)), Reason.RECORD_REFUSED)
-    for number, policy in enumerate(deliveries.policies):
-        forbidden = (deliveries.policy == number) & (deliveries.not_before_ms == NEVER)
-        if forbidden.any():
-            mark(forbidden, Reason[policy.upper()])
+    mark((deliveries.policy != NO_POLICY) & (deliveries.not_before_ms == NEVER), Reason.FORBIDDEN)
     reason[deliveries.dead_letter] = Reason.NONE
     return reason
-
-
-def too_large(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
-    """Rows that their topic refuses even in a batch of their own, and copies too large to hold."""
-    limit_of = [targets.get(topic, _NO_TARGET).batch_bytes_max for topic in deliveries.targets]
-    limit = np.array(limit_of, np.int64)[deliveries.target]
-    # A larger copy could not be held, and while its timer topic takes no writes, each transaction
-    # with it would fail, with everybody's timers.
-    limit = np.where(deliveries.is_copy, np.minimum(limit, COPY_BYTES_MAX), limit)
-    columns = (
-        deliveries.key_value,
-        deliveries.headers,
-        deliveries.source,
-        deliveries.timer_id,
-    )
-    macs = np.where(deliveries.is_copy, MAC_HEADER_BYTES, 0)
-    at_most = _OVERHEAD_BYTES_MAX + sum((lengths(column) for column in columns), macs)
-    close = np.flatnonzero(at_most > limit)
-    rows = np.zeros(len(deliveries), np.bool_)
-    # The exact size costs as much as encoding: only where the bound does not decide.
-    if len(close):
-        rows[close] = bytes_alone(deliveries.take(close)) + macs[close] > limit[close]
-    return rows

@@ -125,7 +125,7 @@ class Loop:
             Overtaken: the last owner committed first.
             Fenced: a later start has taken the shard.
             RecoveryRefused: the progress in Kafka and the local files contradict each other.
-            KafkaUnavailable: no answer in time.
+            PublishDoubt: stopped before the outcome of the commit was known.
         """
         self._try_to_resume()
         claimed = self._commits.claimed
@@ -334,7 +334,7 @@ class Loop:
             self._chunks.divide(chunk, self._clock.boottime_ms() - begun_ms)
             return False
         except TooWide as wide:
-            self._chunks.split(chunk, wide.transactions)
+            self._chunks.split(chunk, wide.cuts)
             return False
         self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
         self.position = reached

@@ -4,6 +4,7 @@
   for all such rows of a topic in one call.
 - A dead letter whose key's partition takes no writes goes to another one.
 - `without_target` finds the rows whose partition takes no writes for now; their fate: fate.py.
+- `narrow_cuts` divides rows that write to more partitions than a transaction may have.
 
 Pure functions over columns: no client, any thread.
 """
@@ -18,8 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import NO_KEY, NO_PARTITION, Deliveries
-from duewheel.wheel.encoded import Target
+from duewheel.schemas.batches import NO_PARTITION, Deliveries, topic_numbers
+from duewheel.wheel.dequeue.costly_rows import beyond_share
+from duewheel.wheel.encoded import Writes
+from duewheel.wheel.target_rules import Target, key_partition
 
 _PARTITION_BITS = 32
 
@@ -35,12 +38,20 @@ class Group:
 
 
 def used_topics(deliveries: Deliveries) -> list[str]:
-    """The topics that at least one row goes to."""
-    return [deliveries.targets[index] for index in np.unique(deliveries.target).tolist()]
+    """The topics that at least one row goes to, those of each timer topic in turn: few names may be
+    looked up at a time, and one producer's would displace those of others.
+    """
+    _, of_partition = topic_numbers(deliveries.source_partitions)
+    count, source = len(deliveries.targets), of_partition[deliveries.source_partition]
+    source, target = divmod(np.unique(source * count + deliveries.target), max(1, count))
+    turn = np.arange(len(source)) - np.searchsorted(source, source)
+    in_turn = target[np.argsort(turn, kind="stable")]
+    return list(dict.fromkeys(deliveries.targets[index] for index in in_turn.tolist()))
 
 
 def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
-    """Rows whose target partition takes no writes for now, or whose target is not looked up yet.
+    """Rows whose target partition takes no writes for now, whose target is not looked up yet, or
+    that are beyond the share of costly targets (costly_rows.py).
 
     Excluded are dead letters and copies, which have no other place to wait, and rows without a
     fixed partition as long as another one takes writes.
@@ -48,10 +59,13 @@ def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Boo
     known = [targets.get(topic) for topic in deliveries.targets]
     unknown = np.array([one is not None and one.is_unknown for one in known], np.bool_)
     rows: Bool = unknown[deliveries.target]
-    if any(one is not None and one.unavailable for one in known):
+    bound = deliveries.dead_letter | deliveries.is_copy
+    if any(one is not None and (one.unavailable or one.costly_by) for one in known):
         partition = _partitions(deliveries, targets, lambda free: free[0])
         rows = rows | _unavailable(deliveries, targets, partition)
-    return rows & ~(deliveries.dead_letter | deliveries.is_copy)
+        place = _packed_partitions(deliveries, partition)
+        rows |= beyond_share(deliveries, known, place, bound | rows)
+    return rows & ~bound
 
 
 def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partition: Int64) -> Bool:
@@ -69,11 +83,14 @@ def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partitio
 
 def grouped(
     deliveries: Deliveries, targets: Mapping[str, Target], chance: random.Random
-) -> tuple[Deliveries, list[Group]]:
-    """The rows sorted by topic-partition, in order within each, and the bounds of each group."""
+) -> tuple[Deliveries, list[Group], Int64]:
+    """The rows sorted by topic-partition, in order within each; the bounds of each group; and the
+    earlier place of each row.
+    """
     place = _packed_partitions(deliveries, _partitions(deliveries, targets, chance.choice))
+    order: Int64 = np.arange(len(deliveries))
     if (place[1:] < place[:-1]).any():
-        order: Int64 = np.argsort(place, kind="stable")
+        order = np.argsort(place, kind="stable")
         deliveries, place = deliveries.take(order), place[order]
     bounds = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(place)]
     groups = [
@@ -86,7 +103,26 @@ def grouped(
         for first, end in itertools.pairwise(bounds)
         if end > first
     ]
-    return deliveries, groups
+    return deliveries, groups, order
+
+
+def narrow_cuts(writes: Writes, partitions_max: int) -> list[int]:
+    """The rows before which a cut makes the fewest parts that write to at most so many partitions;
+    a row that alone writes to more is a part.
+    """
+    order = np.argsort(writes.row, kind="stable")
+    row, partition = writes.row[order], writes.partition[order]
+    cuts, first = list[int](), 0
+    while True:
+        _, firsts = np.unique(partition[first:], return_index=True)
+        if len(firsts) <= partitions_max:
+            return cuts
+        beyond = int(row[first + np.sort(firsts)[partitions_max]])
+        cut = max(beyond, int(row[first]) + 1)
+        first = int(np.searchsorted(row, cut))
+        if first == len(row):
+            return cuts
+        cuts.append(cut)
 
 
 def _partitions(
@@ -102,12 +138,12 @@ def _partitions(
         if target.partitions:
             counts[index] = target.partitions
             sticky[index] = pick(target.available)
-    by_key = deliveries.key_hash % counts[deliveries.target]
-    free = np.where(deliveries.key_hash == NO_KEY, sticky[deliveries.target], by_key)
+    of = deliveries.target
+    free = key_partition(deliveries.key_hash, counts[of], sticky[of])
     if deliveries.dead_letter.any():
         # Without this a dead letter would wait although other partitions take writes.
         astray = deliveries.dead_letter & _unavailable(deliveries, targets, free)
-        free = np.where(astray, sticky[deliveries.target], free)
+        free = np.where(astray, sticky[of], free)
     requested = deliveries.target_partition
     return np.where(requested == NO_PARTITION, free, requested)
 

@@ -17,7 +17,9 @@ chunk memory was close to 200 MB.
 
 A range of one chunk, the usual case, passes through both stages in the caller's thread. A chunk
 whose transaction exceeded its deadline is split, and so are the chunks after it. A transaction
-that takes a quarter of the deadline or less lets the next one be twice as large.
+that takes a quarter of the deadline or less lets the next one be twice as large. A chunk with too
+many partitions is split where their number exceeds the bound: equal parts of rows in any order have
+nearly all of its partitions each.
 
 An error of a stage reaches the caller in order, after the chunks before it. A range that has
 failed fails at every later call: the stages have moved on, so its next chunk would be the wrong
@@ -29,8 +31,9 @@ caller uses all of them between the end of a range and the first `next` of anoth
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -201,9 +204,15 @@ class Pipeline:
         self._rows_max, self._too_long_ms = max(1, ready.rows // 2), took_ms
         self._ready.appendleft(ready)
 
-    def split(self, ready: PreparedChunk, parts: int) -> None:
-        """Splits a chunk whose transaction was not begun, because it has too many partitions."""
-        self._split(ready, -(-ready.rows // parts))
+    def split(self, ready: PreparedChunk, cuts: Iterable[int]) -> None:
+        """Splits a chunk that has not left, before each of these rows: `next` returns its parts."""
+        slots, whole, rank = self._range, ready.decoded, ready.rank
+        assert slots is not None
+        parts = list(itertools.pairwise([0, *cuts, ready.rows]))
+        self._ready.extendleft(
+            self._prepared(slots, whole.part(first, end), rank[first:end])
+            for first, end in reversed(parts)
+        )
 
     def note_commit(self, took_ms: int) -> None:
         """Lets the next transaction be larger after a short one, up to a whole chunk."""
@@ -214,18 +223,8 @@ class Pipeline:
         ready = self._next_whole()
         if ready is None or ready.rows <= self._rows_max:
             return ready
-        self._split(ready, self._rows_max)
+        self.split(ready, range(self._rows_max, ready.rows, self._rows_max))
         return self._ready.popleft()
-
-    def _split(self, ready: PreparedChunk, rows_max: int) -> None:
-        slots, whole, rank = self._range, ready.decoded, ready.rank
-        assert slots is not None
-        firsts = range(0, ready.rows, rows_max)
-        parts = [(first, min(first + rows_max, ready.rows)) for first in firsts]
-        self._ready.extendleft(
-            self._prepared(slots, whole.part(first, end), rank[first:end])
-            for first, end in reversed(parts)
-        )
 
     def _next_whole(self) -> PreparedChunk | None:
         assert self._range is not None
@@ -288,7 +287,7 @@ class Pipeline:
                 now_ms=slots.now_ms,
             )
             whole = replace(whole, deliveries=postponed(rows, config.policies))
-        for decoded in split_by_limits(whole, config.chunk_topics, config.chunk_rolls):
+        for decoded in split_by_limits(whole, config.chunk_rolls):
             first, end = end, end + len(decoded.chunk)
             yield self._prepared(slots, decoded, rank[first:end])
 
@@ -298,13 +297,14 @@ class Pipeline:
         pending = ~_delivered(slots, decoded)
         cancelled = is_cancelled(decoded.chunk.records) & pending
         leaves = pending & ~cancelled
+        row: Int64 = np.flatnonzero(leaves)
         offset, recurring = decoded.offset, decoded.recurring(self._directory.config.precision_ms)
         if not leaves.all():
-            deliveries, offset = deliveries.take(np.flatnonzero(leaves)), offset[leaves]
+            deliveries, offset = deliveries.take(row), offset[leaves]
             recurring = recurring.within(leaves)
-        deliveries = with_successors(deliveries, recurring, offset, slots.now_ms)
+        deliveries, of = with_successors(deliveries, recurring, offset, slots.now_ms)
         return PreparedChunk(
-            self._prepare(deliveries),
+            replace(self._prepare(deliveries), row=row[of]),
             int(cancelled.sum()),
             decoded,
             rank,

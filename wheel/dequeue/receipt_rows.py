@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int32, Int64
@@ -29,7 +28,8 @@ from duewheel.schemas.wire.compression import Codec
 from duewheel.schemas.wire.record_batch import Batch, split_records
 from duewheel.schemas.wire.record_codec import Records, framed, header_name
 from duewheel.wheel.dequeue.partitioner import Group
-from duewheel.wheel.encoded import Part, Target
+from duewheel.wheel.encoded import Part
+from duewheel.wheel.target_rules import Target
 
 # Rows are encoded ahead of their transaction. Once they are older than this, they are encoded
 # again: after an outage of Kafka the headers would be wrong by its length.
@@ -59,7 +59,7 @@ class Receipts:
         return np.flatnonzero(self._have_one(deliveries))
 
     def _have_one(self, deliveries: Deliveries) -> Bool:
-        return _delivered(deliveries) & ~_is_from(deliveries, self.without)
+        return delivered(deliveries) & ~_is_from(deliveries, self.without)
 
     def without_place(
         self, deliveries: Deliveries, fetch: Callable[[Sequence[str]], Mapping[str, Target]]
@@ -76,7 +76,7 @@ class Receipts:
             return need
         if target.unavailable:
             where = np.flatnonzero(need)
-            partition = _partitions(take(deliveries.timer_id, where), target)
+            partition = receipt_partitions(deliveries, where, target)
             rows[where] = np.isin(partition, list(target.unavailable))
         return rows
 
@@ -84,7 +84,7 @@ class Receipts:
         """The deliveries with the header in the rows that have one."""
         if not self.lateness_headers:
             return deliveries
-        rows = _delivered(deliveries) & _is_from(deliveries, self.lateness_headers)
+        rows = delivered(deliveries) & _is_from(deliveries, self.lateness_headers)
         if not rows.any():
             return deliveries
         late_ms = np.maximum(now_ms - deliveries.due_ms, 0)
@@ -106,17 +106,19 @@ NO_RECEIPTS = Receipts()
 def receipt_parts(
     deliveries: Deliveries,
     groups: Sequence[Group],
+    destination: Int64,
     rows: Int64,
+    partition: Int32,
     topic: str,
     target: Target,
     compress: Compress,
 ) -> list[Part]:
     """The batches of the receipts.
 
-    The deliveries are sorted by the partitions of their targets, which are the `groups`; `rows` are
-    those with a receipt, and each receipt has a place.
+    The deliveries are sorted by the partitions of their targets, which are the `groups`, and
+    `destination` has each delivery's; `rows` are those with a receipt, and `partition` has each
+    receipt's, which takes writes.
     """
-    destination = np.repeat(np.arange(len(groups)), [each.end - each.first for each in groups])
     timer_id, source = take(deliveries.timer_id, rows), take(deliveries.source, rows)
     bodies = receipt_bodies(
         timer_id,
@@ -125,7 +127,6 @@ def receipt_parts(
         [(each.topic, each.partition) for each in groups],
         destination[rows],
     )
-    partition = _partitions(timer_id, target)
     if (partition[1:] < partition[:-1]).any():
         order: Int64 = np.argsort(partition, kind="stable")
         bodies, partition = take(bodies, order), partition[order]
@@ -141,14 +142,16 @@ def receipt_parts(
     ]
 
 
-def _partitions(timer_id: pa.LargeBinaryArray, target: Target) -> Int32:
-    partition: Int32 = key_hashes(timer_id) % target.partitions
+def receipt_partitions(deliveries: Deliveries, rows: Int64, target: Target) -> Int32:
+    """The partition of the receipt of each of these rows, whether it takes writes or not."""
+    partition: Int32 = key_hashes(take(deliveries.timer_id, rows)) % target.partitions
     return partition
 
 
-def _delivered(deliveries: Deliveries) -> Bool:
-    delivered: Bool = ~(deliveries.dead_letter | deliveries.is_copy | deliveries.answer)
-    return delivered
+def delivered(deliveries: Deliveries) -> Bool:
+    """The rows that go to their targets, once it is decided which do."""
+    rows: Bool = ~(deliveries.dead_letter | deliveries.is_copy | deliveries.answer)
+    return rows
 
 
 def _is_from(deliveries: Deliveries, topics: Collection[str]) -> Bool:

@@ -12,10 +12,13 @@ A dead letter whose topic takes no writes returns unchanged, with four headers a
 offset of its first copy, those of a waiting copy, and one that marks it as a dead letter: ingest
 does not parse it again.
 
-A timer whose target takes no writes waits from a second to five minutes, doubling. Timers of one
-key that were parked in one transaction equally often wait equally long, and keep their order; one
-that was parked less often waits less, and may overtake them. The waits of other timers are spread
-over a quarter of the time.
+A timer whose target takes no writes waits for a second, then twice as long each time, up to five
+minutes, then a tenth longer each time, up to an hour: about five minutes and a tenth of the time
+waited before. A target that is closed for days costs each of its timers one copy per hour.
+
+Timers of one key that were parked in one transaction equally often wait equally long, and keep
+their order; one that was parked less often waits less, and may overtake them. The waits of other
+timers are spread over a quarter of the time.
 """
 
 from __future__ import annotations
@@ -38,8 +41,9 @@ from duewheel.schemas.wire.record_codec import (
     waiting_headers,
 )
 
-WAIT_MS = (1_000, 300_000)  # the first wait, and the longest
-_DOUBLINGS_MAX = 9  # beyond the longest
+Waits = tuple[int, int, int]  # ms: the first wait, the longest that is doubled, the longest
+WAIT_MS: Waits = (1_000, 300_000, 3_600_000)
+_TENTHS_MAX = 100  # 1.1**100 is 13,781: beyond the longest
 
 
 def rolled_copies(deliveries: Deliveries, rows: Bool) -> Deliveries:
@@ -67,9 +71,7 @@ def waiting_copies(
     return _to_source(deliveries, rows, join(headers, waiting), count + 2)
 
 
-def waiting_letters(
-    deliveries: Deliveries, rows: Bool, now_ms: int, wait_ms: tuple[int, int]
-) -> Deliveries:
+def waiting_letters(deliveries: Deliveries, rows: Bool, now_ms: int, wait_ms: Waits) -> Deliveries:
     """Makes copies of the given dead letters, which wait for the dead-letter topic."""
     not_before_ms = now_ms + waits_ms(deliveries, wait_ms)
     headers = letter_headers(deliveries.origin_offset, not_before_ms, _retries(deliveries))
@@ -81,11 +83,14 @@ def _retries(deliveries: Deliveries) -> Int32:
     return np.minimum(deliveries.retries + 1, COUNT_MAX).astype(np.int32)
 
 
-def waits_ms(deliveries: Deliveries, wait_ms: tuple[int, int] = WAIT_MS) -> Int64:
+def waits_ms(deliveries: Deliveries, wait_ms: Waits = WAIT_MS) -> Int64:
     """Computes the wait of each row whose topic takes no writes: the same at each computation."""
-    first_ms, longest_ms = wait_ms
-    doublings = np.minimum(deliveries.retries, _DOUBLINGS_MAX).astype(np.int64)
-    longest = np.minimum(first_ms << doublings, longest_ms)
+    first_ms, doubled_ms, longest_ms = wait_ms
+    doublings = (doubled_ms // first_ms).bit_length()
+    retries = deliveries.retries.astype(np.int64)
+    doubled = np.minimum(first_ms << np.minimum(retries, doublings), doubled_ms)
+    tenths = np.clip(retries - doublings, 0, _TENTHS_MAX)
+    longest = np.minimum(doubled * 1.1**tenths, longest_ms).astype(np.int64)
     hashes = order_hashes(deliveries.key_hash, deliveries.timer_id)
     waits: Int64 = longest - hashes % (longest // 4)
     return waits

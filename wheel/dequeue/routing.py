@@ -20,8 +20,10 @@ from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.wheel.dequeue import dead_letter_rows, requeue
-from duewheel.wheel.dequeue.fate import Fate, Fates, Fetch, decide, too_large
-from duewheel.wheel.encoded import Aside, Reason, Target
+from duewheel.wheel.dequeue.fate import Fate, Fates, Fetch, decide
+from duewheel.wheel.dequeue.too_large import too_large
+from duewheel.wheel.encoded import Aside
+from duewheel.wheel.target_rules import Reason, Target
 
 # The metadata of these topics; raises if it has none.
 TopicLookup = Callable[[Sequence[str]], Mapping[str, Target]]
@@ -51,7 +53,7 @@ def route(
     refused: frozenset[bytes],
     dead_letter_topic: str,
     now_ms: int,
-    wait_ms: tuple[int, int] = requeue.WAIT_MS,
+    wait_ms: requeue.Waits = requeue.WAIT_MS,
     copy_key: bytes = b"",
     without_receipt: Callable[[Deliveries, Fetch], Bool] = _all_have_place,
     paused: PausedTimers = NONE_PAUSED,
@@ -92,20 +94,26 @@ def route(
         if keep.any():
             deliveries = _kept(deliveries, keep, used_targets, now_ms, wait_ms)
         deliveries = _fitted(deliveries, used_targets)
-    return Routed(deliveries, _aside(fates), used_targets)
+    return Routed(deliveries, _aside(fates, deliveries), used_targets)
 
 
-def _aside(fates: Fates) -> Aside:
+def _aside(fates: Fates, deliveries: Deliveries) -> Aside:
     if not fates.fate.any():
         return Aside()
     dead_lettered = fates.are(Fate.DEAD_LETTER) & (fates.reason != Reason.NONE)
-    counts = enumerate(np.bincount(fates.reason[dead_lettered]).tolist())
+    of_reason = np.bincount(fates.reason[dead_lettered], minlength=len(Reason)).tolist()
+    counts = {reason.code: of_reason[reason] for reason in Reason}
+    if counts.pop(Reason.FORBIDDEN.code):
+        forbidden = dead_lettered & (fates.reason == Reason.FORBIDDEN)
+        of_policy = np.bincount(deliveries.policy[forbidden], minlength=len(deliveries.policies))
+        names = [policy.name for policy in deliveries.policies]
+        counts |= dict(zip(names, of_policy.tolist(), strict=True))
     return Aside(
         np.flatnonzero(fates.are(Fate.PARK)),
         np.flatnonzero(fates.are(Fate.POSTPONE)),
         np.flatnonzero(fates.are(Fate.KEEP)),
         np.flatnonzero(dead_lettered),
-        {Reason(number).name.lower(): count for number, count in counts if count},
+        {code: count for code, count in counts.items() if count},
     )
 
 
@@ -114,7 +122,7 @@ def _kept(
     rows: Bool,
     targets: Mapping[str, Target],
     now_ms: int,
-    wait_ms: tuple[int, int],
+    wait_ms: requeue.Waits,
 ) -> Deliveries:
     """The deliveries with these dead letters sent to their timer topics, to wait. A copy too large
     for its timer topic is reduced to a pointer to the original.
@@ -135,7 +143,7 @@ def _fitted(deliveries: Deliveries, targets: Mapping[str, Target]) -> Deliveries
         if targets[topic].refusal:
             raise PublishDoubt(
                 f"nothing was published: dead-letter topic {topic!r}: "
-                f"{targets[topic].refusal.name.lower()}, and the timer topics of its messages "
+                f"{targets[topic].refusal.code}, and the timer topics of its messages "
                 "do not exist either"
             )
     large = too_large(deliveries, targets) & leaving

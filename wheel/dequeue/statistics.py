@@ -10,9 +10,10 @@ import numpy as np
 import structlog
 
 from duewheel.clock import Clock, Interval
-from duewheel.schemas.arrays import Bool, Int32, Int64
+from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import NO_LEVEL, Deliveries
 from duewheel.wheel.dequeue.duration_histogram import Histogram
+from duewheel.wheel.dequeue.lateness import LatenessStatistics
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
 
@@ -22,26 +23,6 @@ _POSTPONED = "policies have postponed timers"
 _LETTERS = "rows became dead letters"
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """The deliveries of a timer topic with an objective.
-
-    Attributes:
-        limit_ms: 99 of 100 deliveries may be late by no more.
-        delivered: all of them.
-        late: those that were late by more, at the acknowledgement.
-    """
-
-    limit_ms: int
-    delivered: int = 0
-    late: int = 0
-
-    def with_deliveries(self, late_ms: Int64) -> Objective:
-        """Adds deliveries that were late by so much."""
-        late = int((late_ms > self.limit_ms).sum())
-        return replace(self, delivered=self.delivered + len(late_ms), late=self.late + late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +44,8 @@ class Statistics:
         postponed: timers sent back by a policy, by its name; each time.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
-        lateness_max_ms: the greatest lateness: acknowledgement of a delivery − due time.
-        lateness_ms: the lateness of each delivered timer.
+        lateness: that of the delivered timers.
         commit_ms: from the start of a transaction until it is certainly committed.
-        objectives: deliveries by timer topic, of the topics with an objective.
     """
 
     delivered: int = 0
@@ -81,10 +60,8 @@ class Statistics:
     postponed: Mapping[str, int] = field(default_factory=dict)
     transactions: int = 0
     doubts: int = 0
-    lateness_max_ms: int = 0
-    lateness_ms: Histogram = field(default_factory=Histogram)
+    lateness: LatenessStatistics = field(default_factory=LatenessStatistics)
     commit_ms: Histogram = field(default_factory=Histogram)
-    objectives: Mapping[str, Objective] = field(default_factory=dict)
 
     def after_doubt(self) -> Statistics:
         """Returns these with one more transaction whose outcome had to be read back."""
@@ -117,7 +94,6 @@ class Statistics:
         waited = int((dead & (deliveries.retries > 0)).sum())
         counts = {**aside.reasons, REJECTED: int(dead.sum()) - waited, WAITED: waited}
         delivered = at_target & ~dead & ~rolled
-        late_ms = committed_at_ms - deliveries.due_ms[delivered]
         return replace(
             counted,
             delivered=self.delivered + int(delivered.sum()),
@@ -127,9 +103,7 @@ class Statistics:
             rolled=_with(self.rolled, deliveries, np.flatnonzero(rolled)),
             parked=_with(self.parked, deliveries, aside.parked),
             postponed=_with_policies(self.postponed, deliveries, aside.postponed),
-            lateness_max_ms=max(self.lateness_max_ms, int(late_ms.max(initial=0))),
-            lateness_ms=self.lateness_ms.with_values(late_ms),
-            objectives=_with_lateness(self.objectives, deliveries, delivered, late_ms),
+            lateness=self.lateness.with_deliveries(deliveries, delivered, committed_at_ms),
         )
 
 
@@ -141,23 +115,7 @@ class Totals:
     """
 
     def __init__(self, lateness_p99_ms: Mapping[str, int] | None = None) -> None:
-        limits_ms = lateness_p99_ms or {}
-        self.now = Statistics(objectives={t: Objective(ms) for t, ms in limits_ms.items()})
-
-
-def _with_lateness(
-    objectives: Mapping[str, Objective], deliveries: Deliveries, rows: Bool, late_ms: Int64
-) -> Mapping[str, Objective]:
-    """Returns the objectives with the given rows added; `late_ms` is of those rows."""
-    if not objectives:
-        return objectives
-    source = deliveries.source_partition[rows]
-    topics = [topic for topic, _ in deliveries.source_partitions]
-    counted = dict(objectives)
-    for topic in objectives.keys() & set(topics):
-        chosen = np.array([each == topic for each in topics], np.bool_)[source]
-        counted[topic] = counted[topic].with_deliveries(late_ms[chosen])
-    return counted
+        self.now = Statistics(lateness=LatenessStatistics.of(lateness_p99_ms or {}))
 
 
 def _with(counts: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapping[str, int]:
@@ -177,8 +135,9 @@ def _with_policies(
     """Returns counts by policy, with these rows added."""
     if not len(rows):
         return counts
+    names = [policy.name for policy in deliveries.policies]
     found = np.bincount(deliveries.policy[rows], minlength=len(deliveries.policies)).tolist()
-    return Counter(counts) + Counter(dict(zip(deliveries.policies, found, strict=True)))
+    return Counter(counts) + Counter(dict(zip(names, found, strict=True)))
 
 
 def _with_levels(counts: Mapping[int, int], levels: Int32) -> Mapping[int, int]:

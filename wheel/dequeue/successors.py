@@ -72,21 +72,23 @@ class _Split:
 
 def with_successors(
     deliveries: Deliveries, recurring: Recurring, source: Int64, now_ms: int
-) -> Deliveries:
-    """Splits the recurring rows as the module's head says. `source` is the offset of each row's
-    record.
+) -> tuple[Deliveries, Int64]:
+    """Splits the recurring rows as the module's head says, and returns also the row that each comes
+    from. `source` is the offset of each row's record.
     """
     if not len(recurring.rows):
-        return deliveries
+        return deliveries, np.arange(len(deliveries))
     split = _split(deliveries, recurring, now_ms)
     leaving = np.ones(len(deliveries), np.bool_)
     leaving[recurring.rows] = False
     leaving[split.fired + [row for row, _ in split.refused]] = True
     successors = _successors(deliveries, split, source)
     rest = _refused(_fired(deliveries, split), split.refused)
+    row: Int64 = np.flatnonzero(leaving)
     if not leaving.all():
-        rest = rest.take(np.flatnonzero(leaving))
-    return replace(rest, targets=successors.targets).extended_by(successors)
+        rest = rest.take(row)
+    joined = replace(rest, targets=successors.targets).extended_by(successors)
+    return joined, np.concatenate([row, np.array(split.succeeded, np.int64)])
 
 
 def _split(deliveries: Deliveries, recurring: Recurring, now_ms: int) -> _Split:

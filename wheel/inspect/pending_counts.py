@@ -1,4 +1,5 @@
-"""Counts pending timers by topic, by delay level and by time, from the timer log.
+"""Counts pending timers by topic, by delay level and by time, from the timer log. Their number
+alone is a subtraction (src/duewheel/runtime/pending_total.py).
 
 A count reads in each hour's log only the records committed since the count before, and subtracts
 delivered ones. It is exact, also the first one after a restart; snapshot.py defines its moment.

@@ -1,4 +1,5 @@
-"""The policy of expiry: a timer that is late by more than its timer topic permits is not delivered.
+"""The policy of expiry: a timer that is late by more than its timer topic permits, or later than
+its own TIMER_EXPIRES_MS, is not delivered.
 
 It becomes a dead letter with the code `expired`. So after an outage of a day no reminder of
 yesterday is delivered, and the messages are still there.
@@ -11,32 +12,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER
+from duewheel.schemas.header_names import EXPIRES_MS
+from duewheel.schemas.request.header_values import parse_instants
+from duewheel.schemas.wire.record_reader import header_values
 from duewheel.wheel.policies.policy import DueRows
+
+_HEADERS_MAX = 1_000  # of a row that is read: each takes a microsecond, beside everybody's timers
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
     """The policy of expiry."""
 
-    after_ms: Mapping[str, int]  # the greatest lateness, by timer topic
-
-    @property
-    def name(self) -> str:
-        """As in Reason."""
-        return "expired"
+    after_ms: Mapping[str, int]  # the greatest lateness, by timer topics that have one
+    name: ClassVar = "expired"
+    refusal: ClassVar = (
+        "its TIMER_EXPIRES_MS is past, or is no instant; or it is late by more than "
+        "`expires_after` of its timer topic permits"
+    )
 
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
-        """Forbids each row that is late by more than its timer topic permits."""
-        deliveries = rows.deliveries
+        """Forbids each row that has expired."""
+        deliveries, expired = rows.deliveries, np.zeros(len(rows.slot), np.bool_)
+        own, texts = header_values(
+            deliveries.headers, deliveries.header_count, EXPIRES_MS, _HEADERS_MAX
+        )
+        if len(own):
+            last_ms, well_formed = parse_instants(texts)
+            expired[own] = (rows.now_ms > last_ms) | ~well_formed
         topics = [topic for topic, _ in deliveries.source_partitions]
-        if self.after_ms.keys().isdisjoint(topics):
-            return None
-        # A due time is below 2**62: NEVER is later than any lateness.
-        limits = np.array([self.after_ms.get(topic, NEVER) for topic in topics], np.int64)
-        late_ms = rows.now_ms - deliveries.due_ms
-        return np.where(late_ms > limits[deliveries.source_partition], NEVER, ANY_TIME)
+        if not self.after_ms.keys().isdisjoint(topics):
+            # A due time is below 2**62: NEVER is later than any lateness.
+            limits = np.array([self.after_ms.get(topic, NEVER) for topic in topics], np.int64)
+            late_ms = rows.now_ms - deliveries.due_ms
+            expired |= late_ms > limits[deliveries.source_partition]
+        return np.where(expired, NEVER, ANY_TIME) if expired.any() else None

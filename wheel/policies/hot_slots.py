@@ -26,7 +26,7 @@ slot are, too; and a transaction that is tried again selects the same rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,6 @@ from duewheel.schemas.columns import take
 from duewheel.schemas.hashing import order_hashes
 from duewheel.wheel.policies.policy import DueRows
 
-NAME = "hot_slot"  # a member of Reason
 Action = Literal["spread", "dead-letter"]
 Float64 = npt.NDArray[np.float64]
 Uint64 = npt.NDArray[np.uint64]
@@ -57,10 +56,8 @@ class HotSlots:
     action: Action = "spread"  # as in the module's head
     limit: int = 10_000  # c
     window_ms: int = 60_000  # the time over which the excess is spread; below 2**31
-
-    @property
-    def name(self) -> str:
-        return NAME
+    name: ClassVar = "hot_slot"
+    refusal: ClassVar = "more timers were due with it than `dequeue.hot_slot_limit` lets leave"
 
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
         """Computes the instants of the rows in excess: see the module's head."""

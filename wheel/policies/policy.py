@@ -6,7 +6,7 @@ A policy computes for each row of a chunk the instant before which it does not l
     an instant  it returns to its timer topic and waits in the wheel, a roll window at the most;
                 then the policy is asked again. So an instant may be as far away as it likes, if
                 the policy repeats it for such a copy
-    NEVER       it becomes a dead letter. Its code is the policy's name, a member of `Reason`
+    NEVER       it becomes a dead letter: its code is the policy's name, its sentence `refusal`
 
 Everything else is done once for all policies, from the columns that `postponed` sets: fate.py
 decides (a row that can never be published comes first; a copy that its timer topic refuses leaves
@@ -34,7 +34,7 @@ from typing import Protocol
 import numpy as np
 
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import NEVER, NO_POLICY, Deliveries
+from duewheel.schemas.batches import NEVER, NO_POLICY, Deliveries, PolicyLabel
 from duewheel.wheel.slots import slot_of
 
 
@@ -59,6 +59,11 @@ class Policy(Protocol):
         """Its name in metrics, in the log, and as the code of its dead letters."""
         ...
 
+    @property
+    def refusal(self) -> str:
+        """The sentence of its dead letters; empty if it forbids no row."""
+        ...
+
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
         """Computes the instant of each row, as the module's head says; None: all leave now."""
         ...
@@ -67,12 +72,13 @@ class Policy(Protocol):
 def postponed(rows: DueRows, policies: Sequence[Policy]) -> Deliveries:
     """Returns the deliveries, each with the latest instant of all policies, and the policy."""
     deliveries = rows.deliveries
+    labels = [PolicyLabel(policy.name, policy.refusal) for policy in policies]
     for number, policy in enumerate(policies):
         instants = policy.not_before_ms(rows)
         if instants is None:
             continue
         if not deliveries.policies:
-            deliveries = replace(deliveries, policies=[policy.name for policy in policies])
+            deliveries = replace(deliveries, policies=labels)
         later = (instants > deliveries.not_before_ms) & ~deliveries.is_copy
         # A row that returned to a slot that is closed already would be postponed without end.
         later &= ~deliveries.dead_letter & (slot_of(instants, rows.precision_ms) > rows.slot)

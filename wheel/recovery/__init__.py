@@ -1,3 +1,1 @@
-"""Carries out a start's decision (checkpoints/recovery_decision.py): rebuilds files that are not
-kept.
-"""
+"""A start: `decision` which files are kept, `startup` of dequeue, `rebuild` of the others."""

@@ -24,9 +24,10 @@ import structlog
 from duewheel.checkpoints import durable_checkpoint
 from duewheel.checkpoints.commit_and_close_pages import Commit, HourLengths, Marks
 from duewheel.checkpoints.durable_checkpoint import Durable
+from duewheel.checkpoints.local_state import Keep, RecoveryRecord, dequeue_has_decided
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery_decision import Keep, RecoveryRecord, dequeue_has_decided
 from duewheel.errors import CorruptFile, RecoveryPending
+from duewheel.schemas.partition_names import by_name
 from duewheel.wheel.slots import WheelConfig, hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
@@ -88,7 +89,7 @@ def apply_recovery(
         keep=recovered.keep.name.lower(),
         records=recovered.records,
         took_s=round(time.monotonic() - begun_s, 3),
-        reads_from={f"{topic}-{number}": o for (topic, number), o in recovered.marks.items()},
+        reads_from=by_name(recovered.marks),
     )
     return recovered
 

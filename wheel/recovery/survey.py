@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
-from duewheel.checkpoints.recovery_decision import Local, read_local_state
+from duewheel.checkpoints.local_state import Local, read_local_state
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile
 from duewheel.wheel.slots import WheelConfig

@@ -34,7 +34,8 @@ schemas/batches.py). Each message has the name itself: producers choose names, s
 would grow without bound.
 
      0 u4 crc               CRC-32C of the log record, then of the stored message with crc = 0
-     4 u2 flags             1 = dead letter, 2 = reschedule, 4 = seed of a recurring timer
+     4 u2 flags             1 = dead letter, 2 = reschedule, 4 = seed of a recurring timer,
+                           8 = keep
      6 u2 id_size
      8 i8 source_offset    16 i8 origin_offset    24 i8 due_ms
     32 i4 source_topic     36 i4 source_partition       (id of the `topics` file)
@@ -119,6 +120,7 @@ _CANCELLED_BITS = 24
 
 FLAG_DEAD_LETTER = 1
 FLAG_RESCHEDULE = 2  # a timer that cancels the earlier ones of its id
+FLAG_KEEP = 8  # a timer that is dropped if an earlier one of its id is pending
 FLAG_SEED = 4  # the user's record of a recurring timer: it fires nothing
 
 NO_POSITION = -1  # prev_pos of a slot's first record

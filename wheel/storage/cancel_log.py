@@ -26,7 +26,7 @@ import numpy.typing as npt
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile
 from duewheel.schemas import columns
-from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import Answer
 from duewheel.wheel.storage.byte_layouts import (
@@ -49,13 +49,24 @@ FOLDER = "cancels"
 REQUESTS_FOLDER = "requests"
 FOLDERS = (FOLDER, REQUESTS_FOLDER)
 
-OUTCOMES = (*Answer, "chase", "chase, found")
+OUTCOMES = (
+    *(Answer.CANCELLED, Answer.ALREADY_DELIVERED, Answer.UNKNOWN),
+    *("chase", "chase, found"),
+    *(Answer.KEPT, Answer.TAKEN),
+)
 """Outcomes of a cancel: its reply; or, if the cancel is undecided, a chase, which dequeue writes
 after copies that may be in flight (cancel_replies.py). `found`: it has cancelled a timer already.
+The last two are replies to timers that `keep`. Files have the indexes: new ones come last.
 """
-CANCELLED, ALREADY_DELIVERED, UNKNOWN, CHASE, CHASE_FOUND = range(len(OUTCOMES))
+CANCELLED, ALREADY_DELIVERED, UNKNOWN, CHASE, CHASE_FOUND, KEPT, TAKEN = range(len(OUTCOMES))
 
 Lengths = tuple[int, ...]  # committed bytes of a segment's two files
+
+
+def is_chase(outcome: Int32) -> Bool:
+    """Returns which cancels are undecided."""
+    chased: Bool = (outcome == CHASE) | (outcome == CHASE_FOUND)
+    return chased
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +107,9 @@ class CancelLog:
         outcome: Int32,
         now_ms: int,
     ) -> Lengths:
-        """Appends cancels, reschedules and chases to a segment at `lengths`; returns the new
-        lengths. `source_ids` has the number of each of `batch.partitions` in the file `topics`.
+        """Appends cancels, reschedules, chases and timers with `keep` to a segment at `lengths`;
+        returns the new lengths. `source_ids` has the number of each of `batch.partitions` in the
+        file `topics`.
         """
         # The reply needs neither the target of a reschedule nor a due time.
         batch = replace(batch, targets=[""] * len(batch.targets), due_ms=batch.named_offset)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import structlog
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
-from duewheel.checkpoints.recovery_decision import Local, read_local_state
+from duewheel.checkpoints.local_state import Local, read_local_state
 from duewheel.checkpoints.state_file import Damage
 from duewheel.errors import CorruptFile
 from duewheel.wheel.storage.data_directory import DataDirectory

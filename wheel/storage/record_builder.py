@@ -20,6 +20,7 @@ from duewheel.schemas.header_names import CHASE_FLAG_RESCHEDULE
 from duewheel.wheel.slots import DELAY_MS_MAX
 from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
+    FLAG_KEEP,
     FLAG_RESCHEDULE,
     FLAG_SEED,
     PREFIX,
@@ -78,6 +79,7 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
     prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
     replaces = batch.timer & batch.cancels | (batch.chase_flags & CHASE_FLAG_RESCHEDULE != 0)
     prefix["flags"] |= np.where(replaces, FLAG_RESCHEDULE, 0).astype(np.uint16)
+    prefix["flags"] |= np.where(batch.keeps, FLAG_KEEP, 0).astype(np.uint16)
     prefix["flags"] |= np.where(batch.seed, FLAG_SEED, 0).astype(np.uint16)
     prefix["id_size"] = columns.lengths(batch.timer_id)
     prefix["source_offset"] = batch.offset

@@ -1,17 +1,20 @@
-// A timer after a delay, one at an instant, and a cancel of the first: the headers are all of it.
+// A timer after a delay, one at an instant, and a cancel of the first, whose reply is awaited.
 //
-//     node reminder.js localhost:9092 orders.delayed orders
+//     node reminder.js localhost:9092 orders.delayed orders orders.replies
 
-const { Kafka, Partitioners } = require("kafkajs");
+const { randomUUID } = require("crypto");
+const { Kafka, Partitioners, logLevel } = require("kafkajs");
 
 async function main() {
-  const [servers, timers, target] = process.argv.slice(2);
-  const kafka = new Kafka({ brokers: servers.split(",") });
+  const [servers, timers, target, replyTopic] = process.argv.slice(2);
+  const kafka = new Kafka({ brokers: servers.split(","), logLevel: logLevel.WARN });
   const producer = kafka.producer({
     idempotent: true,
     createPartitioner: Partitioners.DefaultPartitioner, // Java's
   });
+  const replies = kafka.consumer({ groupId: `reminder-${randomUUID()}` });
   await producer.connect();
+  await replies.connect();
   try {
     await producer.send({
       topic: timers,
@@ -31,13 +34,30 @@ async function main() {
           value: "pay now",
           headers: { REAL_TOPIC: target, TIMER_DELIVER_MS: String(Date.now() + 2000) },
         },
-        // With the timer's key, so in its partition, where ids count.
-        { key: "order-42", value: null, headers: { TIMER_DEL_UNIQKEY: "reminder-42" } },
       ],
     });
+    // With the timer's key, so in its partition, where ids count.
+    const cancel = { key: "order-42", value: null, headers: { TIMER_DEL_UNIQKEY: "reminder-42" } };
+    const [sent] = await producer.send({ topic: timers, acks: -1, messages: [cancel] });
+    const source = `${timers}-${sent.partition}@${sent.baseOffset}`;
+    console.log(await replyTo(source, replies, replyTopic, 60000));
   } finally {
     await producer.disconnect();
+    await replies.disconnect();
   }
+}
+
+// Waits for the reply to the cancel at `source`. The whole topic is read, which `retention.ms` keeps
+// short: a new group has no offset at which a reply could not lie before it.
+async function replyTo(source, replies, topic, atMostMs) {
+  await replies.subscribe({ topic, fromBeginning: true });
+  return new Promise((resolve, reject) => {
+    setTimeout(() => reject(new Error(`no reply to ${source}`)), atMostMs).unref();
+    const eachMessage = async ({ message: { headers } }) => {
+      if (String(headers.TIMER_SOURCE) === source) resolve(String(headers.TIMER_ANSWER));
+    };
+    replies.run({ eachMessage }).catch(reject);
+  });
 }
 
 main().catch((error) => {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from duewheel.api.model import Result
+from duewheel.api.model import InstantMs, Result
 
 
 class Disagreement(Result):
@@ -53,8 +53,8 @@ class AuditResult(Result):
 
     id: str
     shard: int
-    started_ms: int
-    ended_ms: int
+    started_ms: InstantMs
+    ended_ms: InstantMs
     took_s: float
     ranges: dict[str, list[int]]  # by partition: the first offset, and the end
     audited: dict[str, int]  # by partition: the end of the offsets audited without a gap

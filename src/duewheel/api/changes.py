@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from duewheel.api.model import Result
+from duewheel.api.model import InstantMs, Result
 from duewheel.api.timers import TimerSummary
 from duewheel.schemas.header_names import Answer
 
@@ -16,7 +16,7 @@ class Scheduled(Result):
     timer_topic: str
     partition: int
     offset: int
-    due_ms: int
+    due_ms: InstantMs
     handle: str
 
 

@@ -11,10 +11,12 @@ Severity = Literal["ok", "warning", "error"]
 UNREACHABLE = "kafka_unreachable"  # the code of the finding that no broker can be reached
 
 
-class ExaminationFinding(Result):
+class DoctorFinding(Result):
     """The result of one check."""
 
     code: str  # names the check, for programs; independent of the outcome
+    # "error": duewheel does not work, or breaks a guarantee; "warning": it works with less safety
+    # or speed than possible
     severity: Severity
     subject: str  # a broker, a topic, the host …
     found: str  # the observation, with its numbers
@@ -27,7 +29,7 @@ class Examined(Result):
     ok: bool
     errors: int
     warnings: int
-    findings: list[ExaminationFinding]
+    findings: list[DoctorFinding]
 
     @property
     def is_unreachable(self) -> bool:

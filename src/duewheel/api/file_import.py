@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from duewheel.api.changes import Scheduled
-from duewheel.api.model import Result
+from duewheel.api.model import InstantMs, Result
 
 
 class _FileLine(Result):
@@ -45,7 +45,7 @@ class FileImported(Result):
     past_due: int = Field(description="of the timers written")
     refused: dict[str, int] = Field(description="lines by error code")
     refused_first: list[RefusedLine]
-    earliest_due_ms: int | None
-    latest_due_ms: int | None
+    earliest_due_ms: InstantMs | None
+    latest_due_ms: InstantMs | None
     targets: dict[str, int] = Field(description="timers by target")
     missing_targets: list[str]

@@ -48,18 +48,20 @@ class WithMessage(Result):
         return cls.model_validate(summary.as_json() | others | shown)
 
 
-def start_of(key: bytes, bytes_max: int = KEY_SHOWN_BYTES) -> bytes:
-    """The first bytes of a key, as many as a list shows: one producer's keys of a megabyte would
-    otherwise make each list 100 MB. It ends with a whole character, if the key is UTF-8.
+def key_in_list(key: bytes | None) -> tuple[bytes | None, int | None]:
+    """The part of a key that a list shows, and the key's length if that is only its start: one
+    producer's keys of a megabyte would otherwise make each list 100 MB. The part ends with a whole
+    character, if the key is UTF-8.
     """
-    start = key[:bytes_max]
-    if len(key) > bytes_max:
-        try:
-            start.decode()
-        except UnicodeDecodeError as error:
-            if error.start > bytes_max - 4:
-                return start[: error.start]
-    return start
+    if key is None or len(key) <= KEY_SHOWN_BYTES:
+        return key, None
+    start = key[:KEY_SHOWN_BYTES]
+    try:
+        start.decode()
+    except UnicodeDecodeError as error:
+        if error.start > KEY_SHOWN_BYTES - 4:
+            start = start[: error.start]
+    return start, len(key)
 
 
 def octets_shown(name: str, octets: bytes | None) -> dict[str, str | None]:

@@ -6,8 +6,8 @@ has all fields, as its description says. Instants are epoch milliseconds in both
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Self
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -17,10 +17,22 @@ from duewheel.errors import ConfigError
 _BY_VALIDATOR = "Value error, "  # in front of the text of a validator's error
 
 
+_INSTANT = "an instant"
+InstantMs = Annotated[int, _INSTANT]  # epoch ms; a field in _ms of another type is a duration
+
+INSTANTS: set[str] = set()  # the names in JSON of the results' fields that are InstantMs
+
+
 class Result(BaseModel):
     """A result: frozen."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for name, field in cls.model_fields.items():
+            if _INSTANT in (*field.metadata, *_parts(field.annotation)):
+                INSTANTS.add(field.serialization_alias or name)
 
     def as_json(self) -> dict[str, Any]:  # json.dumps, and tests that look at its fields
         """Returns the JSON object of a command."""
@@ -43,6 +55,12 @@ class RequestFields(BaseModel):
             return cls.model_validate(fields)
         except ValidationError as error:
             raise ConfigError(text_of(error)) from None
+
+
+def _parts(annotation: object) -> Iterator[object]:
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)
 
 
 def problems_of(details: Iterable[ErrorDetails]) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from duewheel.api.model import Result
+from duewheel.api.model import InstantMs, Result
 from duewheel.api.requests import RecordPage, TimerId, TimeSpan, Topic
 
 
@@ -28,8 +28,8 @@ class DeliveryReceipt(Result):
     source: str = Field(description="topic-partition@offset of the record that requested it")
     target: str
     target_partition: int
-    due_ms: int
-    delivered_ms: int = Field(description="by the brokers' clock, where they stamp the topic")
+    due_ms: InstantMs
+    delivered_ms: InstantMs = Field(description="by the brokers' clock, where they stamp the topic")
     lateness_ms: int = Field(description="delivered_ms minus due_ms")
     receipt: str = Field(description="partition@offset in the receipts topic")
 

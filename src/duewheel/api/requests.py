@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from datetime import datetime
 from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -16,7 +17,7 @@ from duewheel.api.model import RequestFields
 from duewheel.config.durations import parse_duration_ms
 from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.schemas.header_names import TAG_BYTES_MAX
+from duewheel.schemas.header_names import TAG_BYTES_MAX, IfPending
 
 INSTANT = "epoch ms, or ISO-8601 with a zone"
 
@@ -46,7 +47,7 @@ Duration = Annotated[Short, AfterValidator(_duration)]
 Instant = Annotated[Short, AfterValidator(_instant)]
 NumberOrInstant = Annotated[Strict | Short, AfterValidator(_instant)]
 Topic = Annotated[str, Field(max_length=TOPIC_MAX)]
-Level = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=255)]
+Level = Annotated[int, Field(ge=1, le=255), BeforeValidator(_no_bool)]
 Key = Annotated[str, Field(max_length=KEY_MAX)]
 KeyBase64 = Annotated[str, Field(max_length=2 * KEY_MAX)]
 Tag = Annotated[str, Field(min_length=1, max_length=TAG_BYTES_MAX)]
@@ -154,6 +155,23 @@ class TimerFields(MessageFields, DueTimeFields):
     tag: Tag | None = Field(
         default=None, description="a word by which timers are listed, cancelled and paused"
     )
+    expires_at: NumberOrInstant | None = Field(
+        default=None, description="after it the message becomes a dead letter: " + INSTANT
+    )
+    if_pending: IfPending | None = Field(
+        default=None,
+        description="while a timer with its id and key is pending: keep that one and drop this, or "
+        "replace it",
+    )
+
+    @property
+    def last_instant(self) -> datetime | int | None:
+        """The instant of `expires_at`.
+
+        Raises:
+            InvalidTimer: it has no zone, or does not parse.
+        """
+        return None if self.expires_at is None else parse_instant(str(self.expires_at))
 
 
 class NewTimer(TimerFields):
@@ -309,7 +327,7 @@ class BulkCancel(RequestFields):
 
 
 class SelectivePause(RequestFields):
-    """How long the timers of a target or timer topic wait, and why."""
+    """How long the timers of a target, timer topic or tag wait, and why."""
 
     duration: Duration | None = Field(default=None, description="null: until it is resumed")
     note: str = Field(default="", max_length=255, description="`status` shows it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from duewheel.api.model import Result
+from duewheel.api.model import InstantMs, Result
 
 
 class NewShard(Result):
@@ -12,7 +12,7 @@ class NewShard(Result):
 
     shard: int
     partitions: list[str]
-    delivered_until_ms: int
+    delivered_until_ms: InstantMs
     apart_ms: int = Field(description="between the most and the least advanced partition")
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from duewheel.api.model import Result
+from duewheel.api.model import InstantMs, Result
 
 
 class MovedSchedule(Result):
@@ -15,7 +15,7 @@ class MovedSchedule(Result):
     name: str
     state: Literal["active", "paused", "stays"] = Field(description="stays: it is not moved")
     timer_topic: str | None = None
-    next_due_ms: int | None = Field(default=None, description="null: paused")
+    next_due_ms: InstantMs | None = Field(default=None, description="null: paused")
     firings: int = Field(
         default=0, description="written as timers: missed ones, and those of the next minute"
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from duewheel.api.model import RequestFields, Result
+from duewheel.api.model import InstantMs, RequestFields, Result
 from duewheel.api.recurring_time import Missed, RecurringTime
 from duewheel.api.requests import INSTANT, Duration, MessageFields, NumberOrInstant, Topic
 from duewheel.config.instants import parse_instant
@@ -70,13 +70,13 @@ class ScheduleSummary(Result):
     zone: str | None = Field(default=None, description="of `cron`")
     every_ms: int | None = None
     missed: Missed | None = None
-    starts_ms: int | None = None
-    ends_ms: int | None = None
+    starts_ms: InstantMs | None = None
+    ends_ms: InstantMs | None = None
     jitter_ms: int | None = None
     target: str | None = None
     timer_topic: str | None = None
     note: str | None = Field(default=None, description="why it is paused")
-    next_due_ms: int | None = Field(
+    next_due_ms: InstantMs | None = Field(
         default=None, description="its next instant; null: paused, or none"
     )
     applied: bool = Field(
@@ -97,7 +97,7 @@ class NextInstants(Result):
     name: str
     zone: str | None = Field(description="of its expression; null: an interval")
     paused: bool
-    due_ms: list[int]
+    due_ms: list[InstantMs]
 
 
 class Pause(RequestFields):

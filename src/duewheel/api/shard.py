@@ -11,14 +11,16 @@ from pydantic import BeforeValidator, Field, computed_field
 
 from duewheel.api.conditions import Condition, of_facts, of_reasons, ranked
 from duewheel.api.fact import Gauge, fact
-from duewheel.api.model import Result
+from duewheel.api.model import InstantMs, Result
 from duewheel.api.process_state import ALIVE, ProcessState
 from duewheel.api.reasons import effects
+from duewheel.checkpoints import pauses, role
+from duewheel.schemas.partition_names import partition_name
 
 
 def by_partition(marks: Mapping[Any, int]) -> dict[str, int]:
     """By topic-partition, where the keys are pairs of both."""
-    return {key if isinstance(key, str) else f"{key[0]}-{key[1]}": n for key, n in marks.items()}
+    return {key if isinstance(key, str) else partition_name(key): n for key, n in marks.items()}
 
 
 ByPartition = Annotated[dict[str, int], BeforeValidator(by_partition)]
@@ -53,7 +55,7 @@ class SupervisedProcess(Result):
         Gauge("shard", "process_last_exit_code", "process"),
     )
     last_reason: str = Field(description="why it ended; empty if it never has")
-    next_try_ms: int | None = fact(
+    next_try_ms: InstantMs | None = fact(
         "when a process that does not run is started again; null while it runs",
         Gauge("shard", "process_next_try_timestamp_seconds", "process"),
     )
@@ -86,7 +88,7 @@ class IngestView(ProcessView):
         "time without a finished batch while there were messages to read",
         Gauge("shard", "ingest_batch_age_seconds"),
     )
-    lag_polled_ms: int | None = fact(
+    lag_polled_ms: InstantMs | None = fact(
         "when Kafka last returned the ends of the timer topics",
         Gauge(
             "shard",
@@ -113,7 +115,7 @@ class DequeueView(ProcessView):
         named="dequeue_paused",
         when="paused",
     )
-    floor_ms: int | None = fact(
+    floor_ms: InstantMs | None = fact(
         "end of the last closed slot", Gauge("dequeue", "floor_timestamp_seconds")
     )
     behind_ms: int | None = fact(
@@ -181,7 +183,7 @@ class TimerTopicsView(Result):
 
     read: list[str]
     left_out: dict[str, str] = fact(
-        "topics that match timer.topics_pattern and are not read, with the reason",
+        "topics that are not read, with the reason",
         Gauge("ingest", "timer_topics_left_out"),
     )
     faulty: dict[str, str] = Field(description="reason by topic")
@@ -351,20 +353,24 @@ class ShardView(Result):
         return ranked(each for each in found if each.name not in hidden)
 
 
+PausedKind = pauses.PausedKind
+ProcessName = role.ProcessName
+
+
 class Paused(Result):
     """A process that was paused or resumed."""
 
-    process: Literal["ingest", "dequeue"]
+    process: ProcessName
     paused: bool
 
 
 class PausedSelection(Result):
     """A target, timer topic or tag that was paused or resumed, in all shards."""
 
-    kind: Literal["target", "timer-topic", "tag"]
+    kind: PausedKind
     name: str
     paused: bool
-    until_ms: int | None = Field(description="null: until it is resumed")
+    until_ms: InstantMs | None = Field(description="null: until it is resumed")
     note: str
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from duewheel.api.fact import Gauge, fact
 from duewheel.api.messages import KEY_BYTES, WithMessage
-from duewheel.api.model import Result
+from duewheel.api.model import InstantMs, Result
 
 
 class TimerSummary(Result):
@@ -16,8 +16,8 @@ class TimerSummary(Result):
 
     id: str
     source: str = Field(description="topic-partition@offset of the record that requested it")
-    due_ms: int | None = Field(description="null for a dead letter, which leaves at once")
-    leaves_ms: int = Field(description="when it leaves the wheel: to its topic, or to roll")
+    due_ms: InstantMs | None = Field(description="null for a dead letter, which leaves at once")
+    leaves_ms: InstantMs = Field(description="when it leaves the wheel: to its topic, or to roll")
     topic: str
     level: int | None = None
     key: str | None = None
@@ -54,7 +54,7 @@ class HistogramRange(Result):
     """Timers by due time: `counts[i]` from from_ms + i × width_ms on."""
 
     name: str
-    from_ms: int
+    from_ms: InstantMs
     width_ms: int
     counts: list[int]
 
@@ -62,7 +62,7 @@ class HistogramRange(Result):
 class PendingHistogram(Result):
     """Everything that is pending, by due time."""
 
-    now_ms: int
+    now_ms: InstantMs
     precision_ms: int = Field(description="the length of a slot: no bucket can be finer")
     pending: int
     overdue: int = Field(description="in slots that are past")
@@ -102,7 +102,7 @@ class PendingStats(Result):
         "pending timers by the seconds within which they are delivered",
         Gauge("dequeue", "pending_due_within", "seconds"),
     )
-    oldest_ms: int | None = Field(description="end of the first slot with timers")
+    oldest_ms: InstantMs | None = Field(description="end of the first slot with timers")
     slot_max: int = fact("timers in the largest slot", Gauge("dequeue", "slot_max_size"))
     beyond_ring: int = fact(
         "timers in slots that the ring does not reach yet", Gauge("dequeue", "pending_beyond_ring")
@@ -116,8 +116,10 @@ class LevelCount(Result):
     level: int
     delay: str | None = Field(description="by the present settings; null: they have no such level")
     pending: int
-    delivered_ms: int | None = Field(description="all due by then are out; null before a start")
-    next_due_ms: int | None
+    delivered_ms: InstantMs | None = Field(
+        description="all due by then are out; null before a start"
+    )
+    next_due_ms: InstantMs | None
     next: str | None = Field(description="source of its next timer")
 
 

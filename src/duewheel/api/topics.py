@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from duewheel.api.model import Result
+from duewheel.api.model import InstantMs, Result
 
 
 class ExaminedTopic(Result):
@@ -31,7 +31,7 @@ class ReadRecord(Result):
 
     partition: int
     offset: int
-    timestamp_ms: int
+    timestamp_ms: InstantMs
     key: str | None = Field(default=None, description="null: it has none")
     key_base64: str | None = Field(default=None, description="in place of key, if that is no UTF-8")
     value: str | None

@@ -46,14 +46,16 @@ from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records
+from duewheel.kafka.log.ends import STALLED_S
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import TakenTopics, discover, require_some
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import Steps, steps
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
+from duewheel.schemas.partition_names import by_name, partition_named
 from duewheel.streaming.epoch_parser import contracts
 
 LAST = "last"  # as `--from`: the end of the last gapless audit
@@ -92,7 +94,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
         progress = _progress(settings, clock)
         # Without progress the shard has no epoch yet: validate by the one that it would begin with.
         epochs = progress.epochs if progress else Epochs.first(factory.slot_values(settings))
-        with KafkaAdmin(settings.kafka.client_options("admin"), stopping=stopping) as admin:
+        with factory.kafka_admin(settings, stopping=stopping) as admin:
             topics = _topics(settings, admin, wanted, progress)
             starts, ends = _range(settings, admin, topics, wanted, begun_ms, audited)
         starts = _validated_starts(starts, ends, epochs)
@@ -103,8 +105,10 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
         library = GreatExpectations(settings.audit.context or settings.audit_dir)
         validator = AuditValidator(epochs, message_contracts, library)
         if chunks:
-            client = ClientSettings(settings.kafka.client_options("consumer"))
-            with closing(LogReader(client, topics, stopping)) as reader:
+            client = factory.kafka_clients(settings, "consumer")
+            with closing(
+                LogReader(client, topics, partial(Deadline, STALLED_S, stopping))
+            ) as reader:
                 _take(validator, reader, chunks, stopping.is_set, step)
         step.begin("comparing rows, writing Data Docs")
         audit = _id(begun_ms)
@@ -119,8 +123,8 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
             started_ms=begun_ms,
             ended_ms=ended_ms,
             took_s=(ended_ms - begun_ms) / 1000,
-            ranges={f"{topic}-{n}": list(both) for (topic, n), both in between.items()},
-            audited=_named(reached(audited, starts, ends)),
+            ranges={name: list(both) for name, both in by_name(between).items()},
+            audited=by_name(reached(audited, starts, ends)),
             skipped_offsets=offsets_in(between) - sum(map(offsets_in, chunks)),
             ok=not disagreements.count and not bad,
             rows=validator.rows,
@@ -210,12 +214,7 @@ def _audited(history: AuditHistory) -> dict[TopicPartition, int]:
     """Returns the end of the earlier audits, by partition."""
     newest = history.newest()
     named = {} if newest is None else newest.audited
-    partitions = {name: name.rpartition("-") for name in named}
-    return {(topic, int(n)): named[name] for name, (topic, _, n) in partitions.items()}
-
-
-def _named(marks: Marks) -> dict[str, int]:
-    return {f"{topic}-{number}": offset for (topic, number), offset in sorted(marks.items())}
+    return {partition_named(name): offset for name, offset in named.items()}
 
 
 # ---- reading and keeping ------------------------------------------------------------------------

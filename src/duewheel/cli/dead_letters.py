@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 import click
 
 from duewheel.api.dead_letters import DeadLetterFilter, DeadLetterSummary, ReplayFilter
 from duewheel.cli.examples import CommandGroup
-from duewheel.cli.options import with_result
-from duewheel.cli.output import say, show, show_rows
+from duewheel.cli.options import with_dry_run, with_result
+from duewheel.cli.output import Printer, rest_of
+from duewheel.cli.pages import show_page, with_page
 from duewheel.cli.request_options import with_fields, with_request
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 
 
@@ -21,30 +22,25 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.option("--limit", type=click.IntRange(1), default=100, help="how many at most")
 @with_fields(DeadLetterFilter, "code", "since")
-@click.option(
-    "--page",
-    metavar="PARTITION@OFFSET",
-    help="of the last dead letter that was listed: continue after it",
-)
+@with_page()
 @with_request("wanted", DeadLetterFilter)
 @with_result(needs_kafka=True)
 def dlq_list(
-    settings: Settings, wanted: DeadLetterFilter, limit: int, page: str | None, output: str
+    settings: Settings, wanted: DeadLetterFilter, limit: int, page: str | None, output: Printer
 ) -> None:
     """Show dead letters, oldest first within each partition.
 
     If more follow, a line on stderr says how to list them.
     """
-    from duewheel.ops.dead_letters.listing import list_letters
+    from duewheel.ops.dead_letters.listing import list_letters, page_after
 
-    rows = list_letters(settings, wanted, limit + 1, page)
-    last = show_rows(islice(rows, limit), output, lambda row: "  ".join(_parts(row)))
-    if last is None:
-        say("no dead letters")
-    elif next(rows, None) is not None:
-        say(f"more dead letters follow: --page {last.partition}@{last.offset}, or --limit")
+    rows = list_letters(settings, wanted, page)
+    show_page(rows, limit, output, _line, page_after, of="dead letters")
+
+
+def _line(row: DeadLetterSummary) -> str:
+    return "  ".join(_parts(row))
 
 
 def _parts(row: DeadLetterSummary) -> Iterator[str]:
@@ -53,18 +49,17 @@ def _parts(row: DeadLetterSummary) -> Iterator[str]:
     yield "replayed" if row.replayed else "waiting"
     yield row.code or "no code"
     yield row.source or "no source"
-    rest = "" if row.key_bytes is None else f" … of {row.key_bytes} bytes"
-    yield "no key" if row.key is None else f"key {row.key}{rest}"
+    yield "no key" if row.key is None else f"key {row.key}{rest_of(row.key_bytes)}"
     yield "no value" if row.value_bytes is None else f"{row.value_bytes} bytes"
     yield row.error or ""
 
 
 @dlq.command("replay")
 @with_fields(ReplayFilter, "code", "to_topic", "limit")
-@click.option("--dry-run", is_flag=True, help="only count, write nothing")
+@with_dry_run
 @with_request("wanted", ReplayFilter)
 @with_result(needs_kafka=True)
-def dlq_replay(settings: Settings, wanted: ReplayFilter, *, dry_run: bool, output: str) -> int:
+def dlq_replay(settings: Settings, wanted: ReplayFilter, *, dry_run: bool, output: Printer) -> int:
     """Write the messages of dead letters again, each once, however often the command runs.
 
     A rejected message goes back to its timer topic, an undeliverable one to its target.
@@ -72,6 +67,6 @@ def dlq_replay(settings: Settings, wanted: ReplayFilter, *, dry_run: bool, outpu
     """
     from duewheel.ops.dead_letters.replay import replay
 
-    result = replay(settings, wanted, dry_run=dry_run)
-    show(result, output)
+    result = replay(settings, SystemClock(), wanted, dry_run=dry_run)
+    output.show(result)
     return 1 if result.refused else 0

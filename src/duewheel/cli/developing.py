@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import click
 
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
-from duewheel.cli.options import with_output, with_result
+from duewheel.cli.options import DURATION_MS, with_output, with_result
+from duewheel.cli.output import Printer
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.osutil import logs
 
-_TIMERS_A_SECOND = 100
-_KILL_EVERY_S = 30.0
+_data_dir = click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="stays afterwards; by default a temporary one, which is removed",
+)
 
 
 @click.group("dev-broker", cls=CommandGroup)
@@ -24,11 +27,7 @@ def dev_broker() -> None:
 
 
 @dev_broker.command("run")
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="stays afterwards; by default a temporary one, which is removed",
-)
+@_data_dir
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0: a free one")
 @click.option(
     "--sasl-ssl",
@@ -36,45 +35,35 @@ def dev_broker() -> None:
     help="with TLS and a password; client.toml in the data directory has what clients need",
 )
 @with_output
-def dev_broker_run(data_dir: Path | None, port: int, sasl_ssl: bool, output: str) -> None:
+def dev_broker_run(data_dir: Path | None, port: int, sasl_ssl: bool, output: Printer) -> None:
     """Start the broker, print its address once it is ready, and run until a signal stops it."""
     from duewheel.dev.broker import run_dev_broker
 
     logs.configure("cli")
-    run_dev_broker(data_dir, port, output, sasl_ssl=sasl_ssl)
+    run_dev_broker(data_dir, port, sasl_ssl=sasl_ssl, as_json=output.is_json)
 
 
 @click.command(cls=CommandWithExamples)
 @click.option("--timers", type=click.IntRange(1), default=3_000, help="how many")
-@click.option("--over", default="20s", help="the span of the due times")
+@click.option("--over", "over_ms", type=DURATION_MS, default="20s", help="span of the due times")
 @click.option("--seed", type=int, default=1, help="of delays, keys and header forms")
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="stays afterwards; by default a temporary one, which is removed",
-)
+@_data_dir
 @click.option("--bootstrap-servers", help="an existing Kafka; by default the demo starts one")
 @with_output
 def demo(
     timers: int,
-    over: str,
+    over_ms: int,
     seed: int,
     data_dir: Path | None,
     bootstrap_servers: str | None,
-    output: str,
+    output: Printer,
 ) -> int:
     """Schedule timers on a real Kafka, and check each delivery."""
-    from duewheel.config.durations import parse_duration_ms
     from duewheel.dev.demo import Demo
 
     logs.configure("cli", "warning")
-    try:
-        over_ms = parse_duration_ms(over)
-    except ValueError as error:
-        raise ConfigError(f"--over: {error}") from error
     verdict = Demo(timers, over_ms, seed, data_dir, bootstrap_servers).run()
-    if output == "json":
-        click.echo(json.dumps(verdict))
+    output.show(verdict, ())  # Demo has printed the text
     return 0 if verdict["ok"] else 1
 
 
@@ -105,7 +94,7 @@ def prove(
     seed: int,
     prefix: str,
     out: Path,
-    output: str,
+    output: Printer,
 ) -> int:
     """Prove the guarantees on your cluster: load, kill -9, a verdict.
 
@@ -119,14 +108,7 @@ def prove(
     require_prefix(prefix)
     if not os.access(out.absolute().parent, os.W_OK):
         raise ConfigError(f"--out {out}: {out.absolute().parent} is no directory to write to")
-    length_s = minutes * 60
-    count = _TIMERS_A_SECOND * length_s if timers is None else timers
-    planned = max(1, round(length_s / _KILL_EVERY_S)) if kills is None else kills
-    plan = ProofPlan(length_s, min(round(count), 1_000_000), planned, seed)
-    result = Proof(settings, plan, prefix).run()
+    result = Proof(settings, ProofPlan.of(minutes * 60, timers, kills, seed), prefix).run()
     out.write_text(page(result), "utf-8")
-    if output == "json":
-        click.echo(json.dumps(result.as_json()))
-    else:
-        click.echo(f"{summary(result)}\n{out.absolute()}")
+    output.show(result.as_json(), [summary(result), str(out.absolute())])
     return 0 if result.ok and not result.left else 1

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import click
-
-from duewheel.api.examination import ExaminationFinding, Examined, Severity
-from duewheel.cli.output import show
+from duewheel.api.examination import DoctorFinding, Examined, Severity
+from duewheel.cli.output import Printer
 from duewheel.errors import KafkaUnavailable
 
 
-def report(examined: Examined, output: str) -> int:
+def report(examined: Examined, output: Printer) -> int:
     """Prints all findings; returns the exit code."""
-    if output == "json":
-        show(examined, output)
-    else:
-        for line in as_lines(examined):
-            click.echo(line)
+    output.show(examined, as_lines(examined))
     return exit_code(examined)
 
 
@@ -31,7 +25,7 @@ def as_lines(examined: Examined) -> Iterator[str]:
     findings = examined.findings
     columns = zip(*((f.severity, f.code, f.subject) for f in findings), strict=True)
     widths = [max(map(len, column)) for column in columns]
-    by_remedy: dict[tuple[Severity, str], list[ExaminationFinding]] = {}
+    by_remedy: dict[tuple[Severity, str], list[DoctorFinding]] = {}
     for f in findings:
         by_remedy.setdefault((f.severity, f.remedy), []).append(f)
     for (_, remedy), shared in by_remedy.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 EXIT_CODES = (
-    "0 ok, 1 findings, 2 usage or configuration, 3 Kafka not reachable, 4 fenced, "
+    "0 ok, 1 findings, 2 usage or configuration, 3 no answer from Kafka, 4 fenced, "
     "5 recovery refused, 6 locked, 130 interrupted"
 )
 
@@ -49,18 +49,30 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "send": (
         "duewheel send --topic orders --value 'pay your order' --key order-42 --delay 15m",
         "duewheel send --topic orders --value hello --deliver-at 2027-01-15T08:00Z",
-        "duewheel send --file timers.jsonl --topic orders --delay 15m",
-        "duewheel send --file waiting.jsonl --name from-karafka --dry-run",
+    ),
+    "send-lines": (
+        "duewheel send-lines timers.jsonl --topic orders --delay 15m",
+        "duewheel send-lines - --topic orders < timers.jsonl",
+    ),
+    "import": (
+        "duewheel import waiting.jsonl --name from-karafka --dry-run",
+        "duewheel import waiting.jsonl --name from-karafka --skip-refused",
     ),
     "cancel": (
         "duewheel cancel --id reminder-42 --key order-42",
         "duewheel cancel --handle AQAAAAIAAAAAAAAR --no-wait",
-        "duewheel cancel --matching --topic orders --to 2027-01-15T08:00Z --dry-run",
-        "duewheel cancel --matching --tag spring-sale",
+    ),
+    "cancel-matching": (
+        "duewheel cancel-matching --topic orders --to 2027-01-15T08:00Z --dry-run",
+        "duewheel cancel-matching --tag spring-sale",
     ),
     "reschedule": (
         "duewheel reschedule --handle AQAAAAIAAAAAAAAR --delay 1h",
         "duewheel reschedule --id r-42 --key order-42 --delay 1h --topic orders --value pay",
+    ),
+    "relay postgres": (
+        "duewheel relay postgres --set relay.database=service=shop",
+        "duewheel relay postgres --config /etc/duewheel.toml --name shop",
     ),
     "schedule set": (
         "duewheel schedule set report --cron '0 8 * * *' --zone Europe/Berlin --target a --value b",

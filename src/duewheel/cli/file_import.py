@@ -1,117 +1,112 @@
-"""`duewheel send --file`: a timer for each line, acknowledged one by one, or exactly once."""
+"""The commands `send-lines` and `import`: a timer for each line of JSON."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from duewheel.api.file_import import FailedLine, SentLine
 from duewheel.api.requests import TimerFields
-from duewheel.cli.options import Command
-from duewheel.cli.output import printable, say, show
+from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.options import Command, with_dry_run, with_result, with_writer
+from duewheel.cli.output import Printer, printable, say
+from duewheel.cli.request_options import OF_NEW_TIMER, with_fields, with_request
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
+from duewheel.errors import KafkaUnavailable, Unacknowledged
+
+if TYPE_CHECKING:
+    from duewheel.ops.changes.timer_writer import TimerWriter
 
 
-def with_file(command: Command) -> Command:
-    """Adds the options of a file."""
-    for option in (
-        click.option("--dry-run", is_flag=True, help="with --name: read and judge, write nothing"),
-        click.option(
-            "--skip-refused",
-            is_flag=True,
-            help="with --name: leave out lines that ingest would reject",
-        ),
-        click.option("--name", "import_name", help="of the file: each line is sent exactly once"),
-        click.option("--file", is_eager=True, help="JSON lines, `-` for stdin: a timer each"),
-    ):
-        command = option(command)
-    return command
+def _with_lines(command: Command) -> Command:
+    """Adds the file, and the fields of lines that do not have them, as the argument `defaults`."""
+    command = with_request("defaults", TimerFields)(command)
+    command = with_fields(TimerFields, *OF_NEW_TIMER, value="the message, as text")(command)
+    return click.argument("file", type=click.File("rb"))(command)
 
 
-def require_file(file: str | None, import_name: str | None, *, has_choice: bool) -> None:
-    """Refuses options that do not go together.
+@click.command("send-lines", cls=CommandWithExamples)
+@_with_lines
+@with_writer
+def send_lines(writer: TimerWriter, file: BinaryIO, defaults: TimerFields, output: Printer) -> int:
+    """Schedule a message for each line of FILE; `-` is stdin.
+
+    A line is a JSON object with topic, value or value_base64, key, headers (a list of name and
+    value), id, partition, timer_topic, window, and deliver_at, delay or level. The options hold for
+    lines without these fields.
+
+    Each line is acknowledged by itself: after an error, the command repeated sends lines twice.
+    `import` does not. Exit code 1: some lines were refused.
+    """
+    from duewheel.ops.file_import import acknowledged
+
+    return show_lines(acknowledged.send_lines(writer, file, defaults), output)
+
+
+def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
+    """Prints the results of lines, and their counts; returns the exit code.
 
     Raises:
-        ConfigError: names them.
+        Unacknowledged: Kafka has failed; with the counts so far.
     """
-    if import_name is not None and file is None:
-        raise ConfigError("--name goes with --file")
-    if has_choice and import_name is None:
-        raise ConfigError("--skip-refused and --dry-run go with --file and --name")
-
-
-def send_file(settings: Settings, file: str, defaults: TimerFields, output: str) -> int:
-    """Runs `send --file` without a name; returns its exit code."""
-    from duewheel.api.file_import import FailedLine
-    from duewheel.ops.file_import.acknowledged import send_lines
-
     written = refused = line = 0
-    with opened(file) as lines:
-        try:
-            for row in send_lines(settings, lines, defaults):
-                line = row.line
-                if isinstance(row, FailedLine):
-                    refused += 1
-                    say(f"line {line}: {row.error}")
-                else:
-                    written += 1
-                if output == "json":
-                    click.echo(json.dumps(row.as_json()))
-        except (KafkaUnavailable, Unacknowledged) as error:
-            so_far = f"{written} written, {refused} refused, up to line {line}"
-            raise Unacknowledged(f"{so_far}; lines after it may be written: {error}") from error
-    if output == "text":
+    try:
+        for row in rows:
+            line = row.line
+            if isinstance(row, FailedLine):
+                refused += 1
+                say(f"line {line}: {row.error}")
+            else:
+                written += 1
+            if output.is_json:
+                output.row(row)
+    except (KafkaUnavailable, Unacknowledged) as error:
+        so_far = f"{written} written, {refused} refused, up to line {line}"
+        raise Unacknowledged(f"{so_far}; lines after it may be written: {error}") from error
+    if not output.is_json:
         click.echo(f"{written} written, {refused} refused")
     return 1 if refused else 0
 
 
-def import_file(
+@click.command("import", cls=CommandWithExamples)
+@click.option("--name", required=True, help="of the import: its position is kept under it")
+@click.option(
+    "--skip-refused", is_flag=True, help="leave out lines that ingest would reject, and continue"
+)
+@with_dry_run
+@_with_lines
+@with_result(needs_kafka=True)
+def import_(
     settings: Settings,
-    file: str,
+    file: BinaryIO,
     defaults: TimerFields,
-    output: str,
     name: str,
+    output: Printer,
     *,
     skip_refused: bool,
     dry_run: bool,
 ) -> int:
-    """Runs `send --file --name`; returns its exit code."""
+    """Schedule a message for each line of FILE, exactly once.
+
+    The lines are those of `send-lines`. Whatever is killed and however often the command runs, each
+    is sent once: the position in the file is committed with the timers. The first line that ingest
+    would reject ends the import. Exit code 1: some lines were refused.
+    """
     from duewheel.ops.file_import.exactly_once import Choice, import_lines
 
-    choice = Choice(name, dry_run, skip_refused)
-    with opened(file) as lines:
-        verdict = import_lines(settings, lines, defaults, choice)
-    if output != "json":
+    verdict = import_lines(
+        settings, SystemClock(), file, defaults, Choice(name, dry_run, skip_refused)
+    )
+    if not output.is_json:
         for each in verdict.refused_first:
             click.echo(printable(f"refused: line {each.line}  {each.code}  {each.reason}"))
-    show(verdict, output, hidden=("refused_first",))
+    output.show(verdict, hidden=("refused_first",))
     if not verdict.complete:
         say(
             "stopped before the first refused line: change the settings or the line and run it "
             "again, or leave such lines out with --skip-refused"
         )
     return 1 if verdict.refused else 0
-
-
-@contextmanager
-def opened(file: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading; `-` is stdin.
-
-    Raises:
-        ConfigError: it cannot be opened.
-    """
-    if file == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        content = Path(file).open("rb")  # noqa: SIM115 - only its own errors name the file
-    except OSError as error:
-        raise ConfigError(f"--file {file}: {error.strerror}") from error
-    with content:
-        yield content

@@ -1,7 +1,6 @@
 """The command line: results go to stdout, logs to stderr; `--output json` is for programs.
 
-Exit codes: 0 ok, 1 findings, 2 usage or configuration, 3 Kafka not reachable, 4 fenced, 5 recovery
-refused, 6 locked.
+Exit codes: EXIT_CODES (examples.py), which every help has; errors.py has those of the errors.
 
 Invariant: each command imports its heavy modules itself. An import at the top would load Spark,
 pandas and Great Expectations into the dequeue process and `status`.
@@ -14,7 +13,16 @@ import sys
 import click
 
 from duewheel import __version__
-from duewheel.cli import changes, developing, processes, schedules, shard, timers, topics
+from duewheel.cli import (
+    changes,
+    developing,
+    file_import,
+    processes,
+    schedules,
+    shard,
+    timers,
+    topics,
+)
 from duewheel.cli.command_groups import GroupedCommands
 from duewheel.cli.dead_letters import dlq
 from duewheel.cli.output import say
@@ -65,7 +73,9 @@ cli.add_commands(
 )
 cli.add_commands(
     "Send and change timers",
-    *(changes.send, changes.cancel, changes.reschedule, schedules.schedule),
+    *(changes.send, file_import.send_lines, file_import.import_),
+    *(changes.cancel, changes.cancel_matching, changes.reschedule),
+    *(schedules.schedule, processes.relay),
 )
 cli.add_commands("Change a shard", reconfigure, shard.reshard)
 cli.add_commands("Recover", shard.recover, shard.promote, dlq)

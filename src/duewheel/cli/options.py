@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
+from duewheel.cli.output import Printer
+from duewheel.clock import SystemClock
+from duewheel.config.durations import parse_duration_ms
 from duewheel.config.settings import Settings, load
 from duewheel.errors import NO_ROOM, ConfigError, DiskFull
 from duewheel.extras import of_command, require
@@ -25,14 +28,35 @@ def one_of(*words: str) -> click.Choice[str]:
     return click.Choice(words, case_sensitive=False)
 
 
+class _DurationMs(click.ParamType[int]):
+    """The type of an option such as 90s: its milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        try:
+            return parse_duration_ms(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION_MS = _DurationMs()
+
+
 def with_output(command: Command) -> Command:
-    """Adds --output text|json, as the argument `output`."""
+    """Adds --output text|json, as the argument `output`, a Printer."""
     return click.option(
         "--output",
         type=one_of("text", "json"),
         default="text",
+        callback=lambda _, __, given: Printer(is_json=given == "json"),
         help="json: one object, or one per line for lists",
     )(command)
+
+
+def with_dry_run(command: Command) -> Command:
+    """Adds --dry-run, as the argument `dry_run`."""
+    return click.option("--dry-run", is_flag=True, help="only report, write nothing")(command)
 
 
 def with_result(
@@ -44,6 +68,21 @@ def with_result(
         return with_output(with_settings(role, needs_kafka=needs_kafka)(command))
 
     return decorate
+
+
+def with_writer(command: Command) -> Command:
+    """Adds all that `with_result` adds, for a command that writes to timer topics: it has the
+    argument `writer`, a TimerWriter, in place of `settings`.
+    """
+
+    @functools.wraps(command)
+    def writing(settings: Settings, **others: Any) -> Any:
+        from duewheel.ops.changes.timer_writer import TimerWriter
+
+        with closing(TimerWriter(settings, SystemClock())) as writer:
+            return command(writer=writer, **others)
+
+    return with_result(needs_kafka=True)(writing)
 
 
 def with_settings(
@@ -74,25 +113,25 @@ def with_settings(
             settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
             if (extra := of_command(_command())) != "dequeue":
                 require(extra)
-            # A command's output is its result: the steps of a start are the log of a process.
-            is_default = settings.source("log.level") == "default"
-            level = "warning" if role == "cli" and is_default else settings.log.level
-            logs.configure(role, level, settings.log.format)
-            try:
-                with _kafka(settings) if needs_kafka else nullcontext():
-                    return command(settings=settings, **others)
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise
-                raise _disk_full(settings.storage.data_dir, error) from error
+            _configure_logs(settings, role)
+            kafka = _kafka(settings) if needs_kafka else nullcontext()
+            with _explaining_no_room(settings.storage.data_dir), kafka:
+                return command(settings=settings, **others)
 
         return with_loaded
 
     return decorate
 
 
+def _configure_logs(settings: Settings, role: logs.Role) -> None:
+    # A command's output is its result: the steps of a start are the log of a process.
+    is_default = settings.source("log.level") == "default"
+    level = "warning" if role == "cli" and is_default else settings.log.level
+    logs.configure(role, level, settings.log.format)
+
+
 def _command() -> str:
-    """The name of the command, or of its group, after `duewheel`."""
+    """Returns the name of the command, or of its group, after `duewheel`."""
     context = click.get_current_context()
     while context.parent is not None and context.parent.parent is not None:
         context = context.parent
@@ -100,18 +139,24 @@ def _command() -> str:
 
 
 def _kafka(settings: Settings) -> AbstractContextManager[None]:
-    from duewheel.ops.connection import required
+    from duewheel.ops.connection import require_kafka
 
-    return required(settings)
+    return require_kafka(settings)
 
 
-def _disk_full(data_dir: Path, error: OSError) -> DiskFull:
-    folder = next(folder for folder in (data_dir, *data_dir.parents) if folder.exists())
-    found = shutil.disk_usage(folder)
-    return DiskFull(
-        f"{error}: {found.free >> 20} of {found.total >> 20} MiB are free at {data_dir}"
-        ": make room there; storage.min_free reserves some"
-    )
+@contextmanager
+def _explaining_no_room(data_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        folder = next(folder for folder in (data_dir, *data_dir.parents) if folder.exists())
+        found = shutil.disk_usage(folder)
+        raise DiskFull(
+            f"{error}: {found.free >> 20} of {found.total >> 20} MiB are free at {data_dir}"
+            ": make room there; storage.min_free reserves some"
+        ) from error
 
 
 def _overrides(

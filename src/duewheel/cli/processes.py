@@ -1,4 +1,6 @@
-"""Commands that are the processes of a shard: `run`, `standby`, `ingest`, `dequeue`, `serve`."""
+"""Commands that are the processes of a shard: `run`, `standby`, `ingest`, `dequeue`, `serve`; and
+`relay`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import sys
 
 import click
 
-from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.examples import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_settings
 from duewheel.config.settings import Settings
 
@@ -43,7 +45,9 @@ def standby(settings: Settings) -> int:
 
 
 def _own_flags() -> list[str]:
-    """The flags of this command line, for the child processes; the supervisor adds --take-over."""
+    """Returns the flags of this command line, for the child processes; the supervisor adds
+    --take-over.
+    """
     return [word for word in sys.argv[2:] if word != _TAKE_OVER]
 
 
@@ -78,3 +82,24 @@ def serve(settings: Settings) -> None:
     from duewheel.serve.server import run_serve
 
     run_serve(settings)
+
+
+@click.group(cls=CommandGroup)
+def relay() -> None:
+    """Send the timers that applications write to a table."""
+
+
+@relay.command("postgres")
+@click.option("--name", default="outbox", help="of the relay: one runs under each name")
+@with_settings("relay", needs_kafka=True)
+def relay_postgres(settings: Settings, name: str) -> None:
+    """Send the rows of duewheel_outbox in PostgreSQL, each exactly once.
+
+    A row is sent once the application's transaction has committed, and then deleted. Runs until it
+    is stopped; `relay.database` names the database.
+    """
+    from duewheel.ops.relay.relay import run_relay
+    from duewheel.osutil.signals import stop_signals
+
+    with stop_signals() as stopping:
+        run_relay(settings, name, stopping)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
-from duewheel.cli.options import with_result
-from duewheel.cli.output import show
+from duewheel.cli.options import with_dry_run, with_result
+from duewheel.cli.output import Printer
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
 
 @click.command(cls=CommandWithExamples)
-@click.option("--dry-run", is_flag=True, help="only report the changes")
+@with_dry_run
 @click.option(
     "--accept-loss",
     "lost",
@@ -38,7 +38,7 @@ def reconfigure(
     lost: tuple[str, ...],
     skipped: tuple[str, ...],
     rotate_key: bool,
-    output: str,
+    output: Printer,
 ) -> None:
     """Apply changed settings from the next message on.
 
@@ -51,16 +51,14 @@ def reconfigure(
     if bool(lost) + bool(skipped) + rotate_key > 1:
         raise ConfigError("--accept-loss, --skip and --rotate-key: use one after the other")
     if skipped:
-        show(change.skip(settings, skipped, dry_run=dry_run), output)
+        output.show(change.skip(settings, skipped, dry_run=dry_run))
         return
     if lost:
-        show(change.accept_loss(settings, lost, dry_run=dry_run), output)
+        output.show(change.accept_loss(settings, lost, dry_run=dry_run))
         return
     result = change.reconfigure(settings, dry_run=dry_run, rotate_key=rotate_key)
-    if output == "text" and not result.changes and not rotate_key:
-        click.echo("the shard has these settings already: nothing to change")
-    else:
-        show(result, output)
+    nothing = ["the shard has these settings already: nothing to change"]
+    output.show(result, None if result.changes or rotate_key else nothing)
 
 
 @click.group(cls=CommandGroup)
@@ -71,7 +69,7 @@ def config() -> None:
 @config.command("check")
 @click.option("--all", "everything", is_flag=True, help="also the defaults, and all bounds")
 @with_result()
-def config_check(settings: Settings, *, everything: bool, output: str) -> None:
+def config_check(settings: Settings, *, everything: bool, output: Printer) -> None:
     """Read the settings as the processes do; print those that differ from the defaults,
     and the targets that each timer topic is open for.
 
@@ -79,19 +77,19 @@ def config_check(settings: Settings, *, everything: bool, output: str) -> None:
     """
     from duewheel.config.differences import differing
     from duewheel.ops.changes.acceptance import require_contract
-    from duewheel.ops.shard.bounds_in_force import bounds
+    from duewheel.ops.shard.bounds_in_force import bounds_in_force
 
     require_contract(settings)
     settings.kafka.client_options("admin")  # reads the files that it names
     opened, differs = {"open_targets": settings.timer.open_targets}, differing(settings)
-    in_force = {name: each.as_json() for name, each in bounds(settings).items()}
+    in_force = {name: each.as_json() for name, each in bounds_in_force(settings).items()}
     others = {**settings.redacted(), "bounds": in_force}
-    if output == "json":
-        show({"differs": differs, **opened, **others}, output)
+    if output.is_json:
+        output.show({"differs": differs, **opened, **others})
         return
-    show({**differs, **opened}, output)
+    output.show({**differs, **opened})
     if everything:
         click.echo()
-        show(others, output)
+        output.show(others)
     else:
         click.echo("no contradictions; the other settings have their defaults: --all shows them")

@@ -15,6 +15,13 @@ from duewheel.cli.options import Command, one_of
 from duewheel.errors import ConfigError
 
 R = TypeVar("R", bound=RequestFields)
+# In the order of the help.
+OF_NEW_TIMER = (
+    *("topic", "value", "key", "headers", "deliver_at", "delay", "level", "id", "tag"),
+    *("expires_at", "if_pending", "timer_topic"),
+)
+OF_PENDING_TIMERS = ("topic", "id", "key", "tag", "level", "since", "until")
+
 Options = dict[str, Any]  # click's, by parameter: the model that is made of them has the types
 
 
@@ -22,7 +29,6 @@ def with_fields(
     model: type[RequestFields],
     *names: str,
     required: Collection[str] = (),
-    or_file: bool = False,
     **helps: str,
 ) -> Callable[[Command], Command]:
     """Adds an option for each of these fields, under the name of the field.
@@ -30,7 +36,6 @@ def with_fields(
     Args:
         names: in the order of the help.
         required: those without which the command is refused.
-        or_file: --file is enough, too.
         helps: other texts than the model's.
     """
     schema = _properties(model)
@@ -42,8 +47,7 @@ def with_fields(
                 options: Options = {"multiple": True, "help": "name=value; may be repeated"}
             else:
                 options = {"type": _type(field), "help": field.get("description")}
-            if name in required:
-                options |= {"callback": _needed_without_file} if or_file else {"required": True}
+            options |= {"required": name in required}
             if name in helps:
                 options["help"] = helps[name]
             command = click.option(_flag(model, name), name, **options)(command)
@@ -52,22 +56,14 @@ def with_fields(
     return decorate
 
 
-def with_request(
-    argument: str, model: type[RequestFields], of_lines: type[RequestFields] | None = None
-) -> Callable[[Command], Command]:
-    """Replaces the options of a model's fields by one argument, before Kafka is asked.
-
-    Args:
-        of_lines: made in place of `model`, if --file is given.
-    """
+def with_request(argument: str, model: type[RequestFields]) -> Callable[[Command], Command]:
+    """Replaces the options of a model's fields by one argument, before Kafka is asked."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def checked(**options: Any) -> Any:
-            kind = model if of_lines is None or options.get("file") is None else of_lines
-            made = request_of(kind, options)
             others = {k: v for k, v in options.items() if k not in model.model_fields}
-            return command(**{argument: made}, **others)
+            return command(**{argument: request_of(model, options)}, **others)
 
         return checked
 
@@ -133,9 +129,3 @@ def _header(text: str) -> dict[str, str]:
     if not given:
         raise ConfigError(f"--header {text}: write it as name=value")
     return {"name": name, "value": value}
-
-
-def _needed_without_file(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-    if value is None and ctx.params.get("file") is None:
-        raise click.MissingParameter(ctx=ctx, param=option)
-    return value

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
 
 from duewheel.api.schedules import NewSchedule, Pause, ScheduleDifference, ScheduleSummary
 from duewheel.cli.examples import CommandGroup
-from duewheel.cli.options import Command, with_result
-from duewheel.cli.output import say, show, show_row, show_rows
+from duewheel.cli.options import Command, with_dry_run, with_result, with_writer
+from duewheel.cli.output import Printer, say
+from duewheel.cli.replies import DEFAULT_S, why_late
 from duewheel.cli.request_options import with_fields, with_request
+from duewheel.clock import SystemClock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
-from duewheel.errors import NoSuchSchedule
 
-_WAIT_S = 10.0
+if TYPE_CHECKING:
+    from duewheel.ops.changes.timer_writer import TimerWriter
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -36,13 +39,20 @@ def _with_name(command: Command) -> Command:
     return click.argument("name")(with_fields(NewSchedule, "timer_topic")(command))
 
 
-def _with_wait(command: Command) -> Command:
-    return click.option("--no-wait", is_flag=True, help="do not wait for ingest")(command)
+def _with_ingest_wait(command: Command) -> Command:
+    """Adds --no-wait, as the argument `wait_s`: how long to wait for ingest."""
+
+    @click.option("--no-wait", is_flag=True, help="do not wait for ingest")
+    @functools.wraps(command)
+    def waiting(*, no_wait: bool, **others: Any) -> Any:
+        return command(wait_s=0.0 if no_wait else DEFAULT_S, **others)
+
+    return waiting
 
 
 @schedule.command("set")
 @click.argument("name")
-@_with_wait
+@_with_ingest_wait
 @with_fields(
     NewSchedule,
     *("cron", "zone", "every", "missed", "starts", "ends", "jitter"),
@@ -51,8 +61,8 @@ def _with_wait(command: Command) -> Command:
     value="the message, as text",
 )
 @with_request("new", NewSchedule)
-@with_result(needs_kafka=True)
-def set_(settings: Settings, name: str, new: NewSchedule, *, no_wait: bool, output: str) -> int:
+@with_writer
+def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output: Printer) -> int:
     """Set a schedule, or replace the one of this name. It begins now.
 
     Refuses one that ingest would dead-letter, and says why. Runs where the shard's files are.
@@ -61,109 +71,102 @@ def set_(settings: Settings, name: str, new: NewSchedule, *, no_wait: bool, outp
     """
     from duewheel.ops.schedules import changes, listing
 
-    put = partial(changes.put, settings, name, new, _wait_s(no_wait))
-    try:
-        row = listing.patiently(partial(put, may_add=False), listing.READ_PAUSES_S)
-    except NoSuchSchedule:
-        row = put()
-    return _applied(settings, row, output, no_wait=no_wait)
+    put = partial(changes.put, writer, name, new, wait_s)
+    row = listing.patiently(partial(put, may_add=False), listing.READ_PAUSES_S, put)
+    return _applied(writer, row, wait_s, output)
 
 
 @schedule.command("list")
 @with_result()
-def list_(settings: Settings, output: str) -> None:
+def list_(settings: Settings, output: Printer) -> None:
     """List the schedules of this shard.
 
     Reads the data directory, without Kafka: recurring timers that are pending. One that fires at
     this moment is missing until ingest has taken the copy of its next instant.
     """
-    from duewheel.ops.schedules.listing import listed
+    from duewheel.ops.schedules.listing import list_schedules
 
-    if show_rows(listed(settings).schedules, output, _line) is None:
+    if output.rows(list_schedules(settings, SystemClock()).schedules, _line) is None:
         say("no schedules")
 
 
 @schedule.command("next")
 @_with_name
 @with_result()
-def next_(settings: Settings, name: str, timer_topic: str | None, output: str) -> None:
+def next_(settings: Settings, name: str, timer_topic: str | None, output: Printer) -> None:
     """Show the next ten instants of a schedule, in UTC and in its zone."""
     from duewheel.ops.schedules import listing
 
-    look = partial(listing.next_instants, settings, name, timer_topic)
+    look = partial(listing.next_instants, settings, SystemClock(), name, timer_topic)
     found = listing.patiently(look, listing.READ_PAUSES_S)
     if found.paused:
         say(f"{name} is paused: none of these fires before `duewheel schedule resume`")
     zone = ZoneInfo(found.zone or "UTC")
-    for instant_ms in found.due_ms:
-        local = datetime.fromtimestamp(instant_ms / 1000, zone).isoformat(timespec="seconds")
-        row = {"due_ms": instant_ms, "local": local}
-        text = f"{utc_text(instant_ms)}  {local}"
-        click.echo(json.dumps(row) if output == "json" else text)
+    for due_ms in found.due_ms:
+        local = datetime.fromtimestamp(due_ms / 1000, zone).isoformat(timespec="seconds")
+        output.row({"due_ms": due_ms, "local": local}, f"{utc_text(due_ms)}  {local}")
 
 
 @schedule.command()
 @_with_name
-@_with_wait
+@_with_ingest_wait
 @with_fields(Pause, "note")
 @with_request("given", Pause)
-@with_result(needs_kafka=True)
+@with_writer
 def pause(
-    settings: Settings,
+    writer: TimerWriter,
     name: str,
     timer_topic: str | None,
     given: Pause,
-    *,
-    no_wait: bool,
-    output: str,
+    wait_s: float,
+    output: Printer,
 ) -> int:
     """Pause a schedule: no instant fires until `resume`."""
     from duewheel.ops.schedules import changes
 
-    note, wait_s = given.note, _wait_s(no_wait)
-    row = _patiently(lambda: changes.pause(settings, name, timer_topic, note, wait_s))
-    return _applied(settings, row, output, no_wait=no_wait)
+    row = _patiently(changes.pause, writer, name, timer_topic, given.note, wait_s)
+    return _applied(writer, row, wait_s, output)
 
 
 @schedule.command()
 @_with_name
-@_with_wait
-@with_result(needs_kafka=True)
+@_with_ingest_wait
+@with_writer
 def resume(
-    settings: Settings, name: str, timer_topic: str | None, *, no_wait: bool, output: str
+    writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
     """End the pause of a schedule: the instants from now on fire."""
     from duewheel.ops.schedules import changes
 
-    row = _patiently(lambda: changes.resume(settings, name, timer_topic, _wait_s(no_wait)))
-    return _applied(settings, row, output, no_wait=no_wait)
+    row = _patiently(changes.resume, writer, name, timer_topic, wait_s)
+    return _applied(writer, row, wait_s, output)
 
 
 @schedule.command()
 @_with_name
-@_with_wait
-@with_result(needs_kafka=True)
+@_with_ingest_wait
+@with_writer
 def stop(
-    settings: Settings, name: str, timer_topic: str | None, *, no_wait: bool, output: str
+    writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
     """End a schedule for good."""
     from duewheel.ops.schedules import changes
 
-    row = _patiently(lambda: changes.stop(settings, name, timer_topic, _wait_s(no_wait)))
-    return _applied(settings, row, output, no_wait=no_wait)
+    row = _patiently(changes.stop, writer, name, timer_topic, wait_s)
+    return _applied(writer, row, wait_s, output)
 
 
 @schedule.command()
 @_with_name
-@with_result(needs_kafka=True)
-def trigger(settings: Settings, name: str, timer_topic: str | None, output: str) -> None:
+@with_writer
+def trigger(writer: TimerWriter, name: str, timer_topic: str | None, output: Printer) -> None:
     """Fire a schedule once more, now; its next instant stays.
 
     Writes an ordinary timer with its message, also while it is paused.
     """
     from duewheel.ops.schedules import changes
 
-    show(_patiently(lambda: changes.trigger(settings, name, timer_topic)), output)
+    output.show(_patiently(changes.trigger, writer, name, timer_topic))
 
 
 @schedule.command()
@@ -174,11 +177,11 @@ def trigger(settings: Settings, name: str, timer_topic: str | None, output: str)
     help="TOML, a table for each name",
 )
 @click.option("--prune", is_flag=True, help="also stop those that the file lacks")
-@click.option("--dry-run", is_flag=True, help="only show the differences")
-@click.option("--no-wait", is_flag=True, help="do not wait for ingest")
-@with_result(needs_kafka=True)
+@with_dry_run
+@_with_ingest_wait
+@with_writer
 def apply(
-    settings: Settings, file: Path, output: str, *, prune: bool, dry_run: bool, no_wait: bool
+    writer: TimerWriter, file: Path, wait_s: float, output: Printer, *, prune: bool, dry_run: bool
 ) -> int:
     """Make the schedules of this shard those of a file.
 
@@ -191,13 +194,9 @@ def apply(
     """
     from duewheel.ops.schedules.apply import apply
 
-    wait_s = _wait_s(no_wait)
-    found = apply(settings, file, prune=prune, dry_run=dry_run, wait_s=wait_s)
-    show_rows(found, output, _difference)
-    if dry_run or no_wait or all(row.applied for row in found):
-        return 0
-    say(_not_applied(settings))
-    return 1
+    found = apply(writer, file, prune=prune, dry_run=dry_run, wait_s=wait_s)
+    output.rows(found, _difference)
+    return 0 if dry_run else _taken(writer, all(row.applied for row in found), wait_s)
 
 
 def _difference(row: ScheduleDifference) -> str:
@@ -209,9 +208,9 @@ def _difference(row: ScheduleDifference) -> str:
 
 @schedule.command("move")
 @click.option("--from", "topic", required=True, help="the former `timer.schedules_topic`")
-@click.option("--dry-run", is_flag=True, help="only show, write nothing")
+@with_dry_run
 @with_result(needs_kafka=True)
-def move(settings: Settings, topic: str, *, dry_run: bool, output: str) -> int:
+def move(settings: Settings, topic: str, *, dry_run: bool, output: Printer) -> int:
     """Move the schedules of a former `recur` to recurring timers, each once, however
     often the command runs.
 
@@ -220,37 +219,32 @@ def move(settings: Settings, topic: str, *, dry_run: bool, output: str) -> int:
     from duewheel.ops.schedule_move.move import move
 
     stay = False
-    for row in move(settings, topic, dry_run=dry_run):
-        show_row(row, output)
+    for row in move(settings, SystemClock(), topic, dry_run=dry_run):
+        output.row(row)
         stay |= row.state == "stays"
     if dry_run:
         say("nothing is written: it is a dry run")
     return int(stay)
 
 
-def _patiently(change: Callable[[], T]) -> T:
+def _patiently(change: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
     from duewheel.ops.schedules.listing import CHANGE_PAUSES_S, patiently
 
-    return patiently(change, CHANGE_PAUSES_S)
+    return patiently(partial(change, *args, **named), CHANGE_PAUSES_S)
 
 
-def _wait_s(no_wait: bool) -> float:
-    return 0.0 if no_wait else _WAIT_S
+def _applied(writer: TimerWriter, row: ScheduleSummary, wait_s: float, output: Printer) -> int:
+    output.show(row)
+    return _taken(writer, bool(row.applied), wait_s)
 
 
-def _applied(settings: Settings, row: ScheduleSummary, output: str, *, no_wait: bool) -> int:
-    show(row, output)
-    if row.applied or no_wait:
+def _taken(writer: TimerWriter, taken: bool, wait_s: float) -> int:
+    """Returns the exit code; says so if ingest has not taken a change within the wait."""
+    if taken or not wait_s:
         return 0
-    say(_not_applied(settings))
+    why = why_late(writer.settings)
+    say(f"it is written, and takes effect once ingest has taken it{why}")
     return 1
-
-
-def _not_applied(settings: Settings) -> str:
-    from duewheel.ops.shard.why_not_ready import why_no_reply
-
-    why = "".join(f"; {reason}" for reason in why_no_reply(settings))
-    return f"it is written, and takes effect once ingest has taken it{why}"
 
 
 def _line(row: ScheduleSummary) -> str:

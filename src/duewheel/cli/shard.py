@@ -4,41 +4,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.options import one_of, with_result, with_settings
-from duewheel.cli.output import show
+from duewheel.cli.options import Command, one_of, with_dry_run, with_result, with_settings
+from duewheel.cli.output import Printer
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from duewheel.api.shard import PausedKind, ProcessName
+
+    Part = ProcessName | tuple[PausedKind, str]
 
 
 @click.command(cls=CommandWithExamples)
 @click.option("--all", "everything", is_flag=True, help="every field, and all bounds")
 @with_result()
-def status(settings: Settings, *, everything: bool, output: str) -> None:
+def status(settings: Settings, *, everything: bool, output: Printer) -> None:
     """Show the state of the shard, from its data directory.
 
     JSON has every field, and the bounds that follow from the settings. If Kafka has not reported
     for too long, text also says whether it takes connections from this host.
     """
     from duewheel.cli.status_text import status_lines
-    from duewheel.clock import SystemClock
     from duewheel.ops.shard.status import status as read_status
 
-    found = read_status(settings)
-    if everything or output == "json":
-        show(found, output)
-    else:
-        unreachable = ""
-        if "ends_unknown" in found.not_ready:
-            from duewheel.ops.connection import why_unreachable
+    clock = SystemClock()
+    found = read_status(settings, clock)
+    unreachable = ""
+    if "ends_unknown" in found.not_ready and not (everything or output.is_json):
+        from duewheel.ops.connection import why_unreachable
 
-            unreachable = why_unreachable(settings)
-        for line in status_lines(found, SystemClock().now_ms(), unreachable):
-            click.echo(line)
+        unreachable = why_unreachable(settings)
+    lines = status_lines(found, clock.now_ms(), unreachable)
+    output.show(found, None if everything else lines)
 
 
 @click.command(cls=CommandWithExamples)
@@ -55,21 +59,39 @@ def health(settings: Settings) -> int:
     return report_of(settings)
 
 
-_process = click.argument("process", type=one_of("ingest", "dequeue"), required=False)
-_target = click.option("--target", help="in its place: a target, in all shards")
-_timer_topic = click.option("--timer-topic", help="in its place: a timer topic, in all shards")
-_tag = click.option("--tag", help="in its place: timers with this TIMER_TAG, in all shards")
+def _with_part(command: Command) -> Command:
+    """Adds the names of a process, or of a topic or tag, as the argument `part`: a process, or the
+    kind and the name.
+    """
+
+    @click.argument("process", type=one_of("ingest", "dequeue"), required=False)
+    @click.option("--target", help="in its place: a target, in all shards")
+    @click.option("--timer-topic", help="in its place: a timer topic, in all shards")
+    @click.option("--tag", help="in its place: timers with this TIMER_TAG, in all shards")
+    @functools.wraps(command)
+    def naming(
+        process: str | None,
+        target: str | None,
+        timer_topic: str | None,
+        tag: str | None,
+        **others: Any,
+    ) -> Any:
+        kinds = {"target": target, "timer-topic": timer_topic, "tag": tag}
+        named = [process, *((kind, name) for kind, name in kinds.items() if name)]
+        parts = [each for each in named if each]
+        if len(parts) != 1:
+            raise ConfigError("name one of: ingest, dequeue, --target, --timer-topic, --tag")
+        return command(part=parts[0], **others)
+
+    return naming
 
 
 @click.command(cls=CommandWithExamples)
-@_process
-@_target
-@_timer_topic
-@_tag
+@_with_part
 @click.option("--for", "duration", help="of a topic or tag: until it resumes, as 2h or 30m")
 @click.option("--note", default="", show_default=False, help="of a topic or tag: why")
 @with_result()
-def pause(settings: Settings, output: str, **given: Any) -> None:
+def pause(settings: Settings, part: Part, duration: str | None, note: str, output: Printer) -> None:
     """Pause ingest or dequeue, or the deliveries of one topic or tag.
 
     Ingest and dequeue are paused on this host until `resume`, over restarts, too. The pause of a
@@ -77,86 +99,66 @@ def pause(settings: Settings, output: str, **given: Any) -> None:
     or for the time of --for. The due timers then wait in their timer topics.
     """
     from duewheel.api.requests import SelectivePause
-    from duewheel.clock import SystemClock
     from duewheel.ops.shard.pause import set_paused
     from duewheel.ops.shard.selective_pause import pause_selection
 
-    kind, name = _paused_part(given)
-    if kind != "process":
-        request = SelectivePause.of({"duration": given["duration"], "note": given["note"]})
-        show(pause_selection(settings, kind, name, request, SystemClock()), output)
-    elif given["duration"] or given["note"]:
+    if isinstance(part, tuple):
+        request = SelectivePause.of({"duration": duration, "note": note})
+        output.show(pause_selection(settings, SystemClock(), *part, request))
+    elif duration or note:
         raise ConfigError("--for and --note are for --target, --timer-topic and --tag")
     else:
-        show(set_paused(settings, name, on=True), output)
+        output.show(set_paused(settings, part, on=True))
 
 
 @click.command(cls=CommandWithExamples)
-@_process
-@_target
-@_timer_topic
-@_tag
+@_with_part
 @with_result()
-def resume(settings: Settings, output: str, **given: Any) -> None:
+def resume(settings: Settings, part: Part, output: Printer) -> None:
     """End a pause.
 
-    Timers that a paused topic has parked leave when they return: within five minutes.
+    Timers that a paused topic has parked leave when they return: within five minutes and about
+    a tenth of the time that they have waited; an hour at most.
     """
     from duewheel.ops.shard.pause import set_paused
     from duewheel.ops.shard.selective_pause import resume_selection
 
-    kind, name = _paused_part(given)
-    if kind == "process":
-        show(set_paused(settings, name, on=False), output)
+    if isinstance(part, tuple):
+        output.show(resume_selection(settings, *part))
     else:
-        show(resume_selection(settings, kind, name), output)
-
-
-def _paused_part(given: dict[str, Any]) -> tuple[Any, Any]:
-    """Returns the kind and the name of the part to pause or resume."""
-    kinds = {"process": "process", "target": "target", "timer_topic": "timer-topic", "tag": "tag"}
-    named = [(kind, given[option]) for option, kind in kinds.items() if given[option]]
-    if len(named) != 1:
-        raise ConfigError("name one of: ingest, dequeue, --target, --timer-topic, --tag")
-    return named[0]
+        output.show(set_paused(settings, part, on=False))
 
 
 @click.command(cls=CommandWithExamples)
 @with_result()
-def promote(settings: Settings, output: str) -> None:
+def promote(settings: Settings, output: Printer) -> None:
     """Make this directory's standby take over, and wait for that."""
-    from duewheel.clock import SystemClock
     from duewheel.ops.shard.promote import promote as promote_standby
 
-    show(promote_standby(settings, SystemClock()), output)
+    output.show(promote_standby(settings, SystemClock()))
 
 
 @click.command(cls=CommandWithExamples)
 @with_result()
-def check(settings: Settings, output: str) -> int:
+def check(settings: Settings, output: Printer) -> int:
     """Verify all files on disk. The processes may run meanwhile."""
     from duewheel.ops.files import check as check_files
 
     checked = check_files(settings)
-    if output == "json":
-        show(checked, output)
-    else:
-        for each in checked.findings:
-            click.echo(each.text)
-        click.echo(f"{checked.records} records, {len(checked.findings)} findings")
+    counts = f"{checked.records} records, {len(checked.findings)} findings"
+    output.show(checked, [*(each.text for each in checked.findings), counts])
     return 0 if checked.ok else 1
 
 
 @click.command(cls=CommandWithExamples)
 @with_result()
-def doctor(settings: Settings, output: str) -> int:
+def doctor(settings: Settings, output: Printer) -> int:
     """Examine host and cluster; print each finding with its remedy.
 
     The trial of real transactions uses a scratch topic, which is deleted afterwards. Nothing of a
     shard changes: it may be running, or not exist yet.
     """
     from duewheel.cli.examination import report
-    from duewheel.clock import SystemClock
     from duewheel.doctor import examination
 
     return report(examination.run(settings, SystemClock()), output)
@@ -170,7 +172,11 @@ def doctor(settings: Settings, output: str) -> int:
 @click.option("--to", "until", help="an offset, or ISO-8601 with a zone; by default the end")
 @with_result("audit", needs_kafka=True)
 def audit(
-    settings: Settings, topics: tuple[str, ...], since: str | None, until: str | None, output: str
+    settings: Settings,
+    topics: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    output: Printer,
 ) -> int:
     """Compare ingest's rules with Great Expectations.
 
@@ -180,14 +186,14 @@ def audit(
     from duewheel.audit.run import Wanted, run_audit
 
     result = run_audit(settings, Wanted(topics, since, until))
-    show(result if output == "json" else result.summary, output)
+    output.show(result if output.is_json else result.summary)
     return 0 if result.ok else 1
 
 
 @click.command(cls=CommandWithExamples)
 @click.option("--dry-run", is_flag=True, help="required: recovery itself is part of every start")
 @with_result(needs_kafka=True)
-def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
+def recover(settings: Settings, *, dry_run: bool, output: Printer) -> None:
     """Report which files the next start would keep, and which messages it would read again.
 
     Changes nothing. Works without a data directory, and beside running processes.
@@ -196,14 +202,14 @@ def recover(settings: Settings, *, dry_run: bool, output: str) -> None:
 
     if not dry_run:
         raise ConfigError("every start recovers by itself: `recover` only has --dry-run")
-    show(recovery.dry_run(settings), output)
+    output.show(recovery.preview_start(settings))
 
 
 @click.command(cls=CommandWithExamples)
 @click.option("--to", type=click.IntRange(1), required=True, help="the new number of shards")
-@click.option("--dry-run", is_flag=True, help="only report the new assignment")
+@with_dry_run
 @with_result(needs_kafka=True)
-def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
+def reshard(settings: Settings, to: int, *, dry_run: bool, output: Printer) -> None:
     """Reassign partitions to another number of shards.
 
     Runs on any host, without a data directory. Running shards are fenced, and end with exit code 4;
@@ -213,7 +219,4 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: str) -> None:
     from duewheel.ops.reshard import reshard as run_reshard
 
     result = run_reshard(settings, to, dry_run=dry_run)
-    if output == "text" and result.from_shards == to:
-        click.echo(f"there are {to} shards")
-    else:
-        show(result, output)
+    output.show(result, [f"there are {to} shards"] if result.from_shards == to else None)

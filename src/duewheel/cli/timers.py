@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 import click
 
@@ -12,36 +11,36 @@ from duewheel.api.timers import TimerSummary, TimerWithMessage
 from duewheel.cli import times
 from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.options import one_of, with_result
-from duewheel.cli.output import say, show, show_row, show_rows
-from duewheel.cli.request_options import with_fields, with_request
+from duewheel.cli.output import Printer, rest_of, say
+from duewheel.cli.pages import show_page, with_page
+from duewheel.cli.request_options import OF_PENDING_TIMERS, with_fields, with_request
+from duewheel.clock import SystemClock
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
 
 @click.command("list", cls=CommandWithExamples)
-@with_fields(TimerFilter, "topic", "id", "key", "tag", "level", "since", "until")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=100, help="how many at most")
-@click.option("--page", help="the last `page` value of the previous list: continue after it")
+@with_fields(TimerFilter, *OF_PENDING_TIMERS)
+@with_page(most=100_000)
 @with_request("wanted", TimerFilter)
 @with_result()
 def list_timers(
-    settings: Settings, wanted: TimerFilter, limit: int, page: str | None, output: str
+    settings: Settings, wanted: TimerFilter, limit: int, page: str | None, output: Printer
 ) -> None:
     """List pending timers in the order in which they leave.
 
     A cancelled timer is listed until then, with `cancelled`. If more timers follow, a line on
     stderr says how to list them. JSON has times in epoch milliseconds, and recall handles.
     """
-    from duewheel.clock import SystemClock
-    from duewheel.ops.timers.pending import listed
+    from duewheel.ops.timers import pending
 
-    rows, now_ms = listed(settings, wanted, limit + 1, page), SystemClock().now_ms()
-    last = show_rows(islice(rows, limit), output, lambda row: timer_line(row, now_ms))
-    if last is None:
-        say("no pending timers")
-    elif next(rows, None) is not None:
-        say(f"more timers follow: --page {last.page}, or --limit")
+    rows, now_ms = pending.list_timers(settings, wanted, limit + 1, page), SystemClock().now_ms()
+
+    def line(row: TimerSummary) -> str:
+        return timer_line(row, now_ms)
+
+    show_page(rows, limit, output, line, lambda row: row.page, of="pending timers")
 
 
 @click.command("show", cls=CommandWithExamples)
@@ -56,7 +55,7 @@ def list_timers(
 @with_request("wanted", TimerFilter)
 @with_result()
 def show_timers(
-    settings: Settings, handle: str | None, wanted: TimerFilter, *, body: bool, output: str
+    settings: Settings, handle: str | None, wanted: TimerFilter, *, body: bool, output: Printer
 ) -> int:
     """Show pending timers by recall handle, or by id.
 
@@ -75,11 +74,11 @@ def show_timers(
         timer = pending.by_handle(settings, handle, body=body)
         rows = [] if timer is None else [timer]
     else:
-        rows = list(pending.selected(settings, wanted, body=body))
+        rows = list(pending.matching_timers(settings, wanted, body=body))
     for number, row in enumerate(rows):
-        if number and output == "text":
+        if number and not output.is_json:
             click.echo()
-        show(row if output == "json" else _as_text(row), output)
+        output.show(row if output.is_json else _as_text(row))
     if not rows:
         say("no such timer is pending here")
     return 0 if rows else 1
@@ -100,36 +99,31 @@ def _as_text(timer: TimerWithMessage) -> dict[str, object]:
 @click.command(cls=CommandWithExamples)
 @click.option("--by", type=one_of("topic", "time", "level"), help="only this breakdown; no totals")
 @with_result()
-def stats(settings: Settings, by: str | None, output: str) -> None:
+def stats(settings: Settings, by: str | None, output: Printer) -> None:
     """Count pending timers by target, level and seconds to wait.
 
     A cancelled timer counts until it would have left; `list` marks it.
     """
     from duewheel.cli.status_text import WITH_CANCELLED
-    from duewheel.clock import SystemClock
-    from duewheel.ops.timers import counts
+    from duewheel.ops.timers import pending_stats
 
     if by == "level":
-        for row in counts.levels(settings):
-            show_row(row, output)
+        for row in pending_stats.levels(settings):
+            output.row(row)
         return
-    found = counts.stats(settings, SystemClock())
+    found = pending_stats.stats(settings, SystemClock())
     if by is None:
-        more = {"pending": f"{found.pending}, {WITH_CANCELLED}"} if output == "text" else {}
-        show({**found.as_json(), **more}, output)
+        more = {} if output.is_json else {"pending": f"{found.pending}, {WITH_CANCELLED}"}
+        output.show({**found.as_json(), **more})
         return
     label, by_label = ("topic", found.by_topic) if by == "topic" else ("within_s", found.within_s)
     for value, pending in by_label.items():
-        show_row({label: value, "pending": pending}, output)
+        output.row({label: value, "pending": pending})
 
 
 def timer_line(row: TimerSummary, now_ms: int) -> str:
-    """A pending timer: when it leaves, for which target, and its peculiarities."""
+    """Describes a pending timer: when it leaves, for which target, and its peculiarities."""
     return "  ".join(_parts(row, now_ms))
-
-
-def _rest(size: int | None) -> str:
-    return "" if size is None else f" … of {size} bytes"
 
 
 def _parts(row: TimerSummary, now_ms: int) -> Iterator[str]:
@@ -138,9 +132,9 @@ def _parts(row: TimerSummary, now_ms: int) -> Iterator[str]:
     yield times.distance(leaves_ms, now_ms)
     yield row.topic
     if row.key is not None:
-        yield f"key {row.key}{_rest(row.key_bytes)}"
+        yield f"key {row.key}{rest_of(row.key_bytes)}"
     if row.key_base64 is not None:
-        yield f"key (base64) {row.key_base64}{_rest(row.key_bytes)}"
+        yield f"key (base64) {row.key_base64}{rest_of(row.key_bytes)}"
     yield f"id {row.id}"
     yield "no value" if row.value_bytes is None else f"{row.value_bytes} bytes"
     if row.level is not None:

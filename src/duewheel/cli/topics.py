@@ -11,7 +11,8 @@ import click
 
 from duewheel.cli.examples import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_result
-from duewheel.cli.output import show_rows
+from duewheel.cli.output import Printer
+from duewheel.clock import SystemClock
 from duewheel.config.durations import about
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
@@ -45,7 +46,7 @@ def init(
     partitions: int | None,
     replication_factor: int,
     create_targets: bool,
-    output: str,
+    output: Printer,
 ) -> int:
     """Create or check duewheel's topics, and begin a new shard.
 
@@ -56,17 +57,17 @@ def init(
 
     def is_wanted(target: str) -> bool:
         question = f"The target {target} does not exist. Create it?"
-        asks = output == "text" and sys.stdin.isatty()
+        asks = not output.is_json and sys.stdin.isatty()
         return create_targets or (asks and click.confirm(question, default=True, err=True))
 
     differs = False
     for topic in init_topics(settings, partitions, replication_factor, is_wanted):
         differs |= topic.state == "differs"
-        show_rows([topic], output, lambda row: "  ".join(filter(None, row.as_json().values())))
+        output.rows([topic], lambda row: "  ".join(filter(None, row.as_json().values())))
     if differs:
         return 1
-    began = begin_shard(settings)
-    if output == "text":
+    began = begin_shard(settings, SystemClock())
+    if not output.is_json:
         click.echo("the shard has begun" if began else "the shard has progress: nothing is changed")
         for name, opened in settings.timer.open_targets.items():
             names = ", ".join(opened) or "no target: name some in timer.targets or timer.mapping"
@@ -85,7 +86,9 @@ def topic() -> None:
     "--partitions", type=click.IntRange(1), help="of each; by default the brokers' setting"
 )
 @with_result(needs_kafka=True)
-def create(settings: Settings, names: tuple[str, ...], partitions: int | None, output: str) -> None:
+def create(
+    settings: Settings, names: tuple[str, ...], partitions: int | None, output: Printer
+) -> None:
     """Create topics, such as targets; one that exists is left as it is.
 
     Timer topics and the others of duewheel's own are created by `init`.
@@ -93,7 +96,7 @@ def create(settings: Settings, names: tuple[str, ...], partitions: int | None, o
     from duewheel.ops.topics.creation import create_topics
 
     rows = create_topics(settings, names, partitions)
-    show_rows(rows, output, lambda each: f"{each.topic}  {each.state}")
+    output.rows(rows, lambda each: f"{each.topic}  {each.state}")
 
 
 @topic.command()
@@ -105,9 +108,7 @@ def create(settings: Settings, names: tuple[str, ...], partitions: int | None, o
     "since",
     help="an offset, or ISO-8601 with a zone; by default 0, and with --follow the topic's end",
 )
-@click.option(
-    "--for-send", is_flag=True, help="the newest record of each key, for `send --file --name`"
-)
+@click.option("--for-send", is_flag=True, help="the newest record of each key, for `import`")
 @with_result(needs_kafka=True)
 def read(
     settings: Settings,
@@ -117,7 +118,7 @@ def read(
     limit: int | None,
     since: str | None,
     for_send: bool,
-    output: str,
+    output: Printer,
 ) -> None:
     """Show the committed records of a topic, and how late they have arrived.
 
@@ -138,7 +139,7 @@ def read(
     if bound is None and not follow:
         bound = BEGINNING
     rows = records_of(settings, name, bound, follow=follow)
-    show_rows(islice(rows, limit), output, _line)
+    output.rows(islice(rows, limit), _line)
 
 
 def _line(row: ReadRecord) -> str:

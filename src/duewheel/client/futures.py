@@ -103,6 +103,8 @@ class _Answered:
         - `already_delivered`: the request came too late.
         - `unknown`: the partition has no such timer, or no longer has a record of it.
 
+        `kept` and `taken` are replies to timers with `if_pending="keep"`, which await none.
+
         Raises:
             ConfigError: the producer was made without a reply topic, or the request without
                 `reply`.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kafka.serializer import Serializer, SerializeWrapper
@@ -17,7 +18,7 @@ from kafka.serializer import Serializer, SerializeWrapper
 from duewheel.api.due_time import NonNullHeader
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import InvalidTimer
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, is_no_utf8
@@ -33,6 +34,7 @@ _REPLACED = {  # by those of the new record
     Request.WINDOW_MS,
     Request.TIMER_ID,
     Request.RESCHEDULE,
+    Request.IF_PENDING,
     Request.CANCEL_OFFSET,
 }
 
@@ -94,10 +96,10 @@ class Message:
 class MessageReader:
     """See the module's head. Thread-safe; one record is read at a time."""
 
-    def __init__(self, client: ClientSettings) -> None:
+    def __init__(self, client: KafkaClients) -> None:
         """Connects nothing."""
         self._lock = threading.Lock()
-        self._reader = LogReader(client, committed=False)
+        self._reader = LogReader(client, (), partial(Deadline, _DEADLINE_S), committed=False)
 
     def read(self, handle: RecallHandle) -> Message:
         """The message of a timer. Blocks until Kafka has answered.
@@ -107,7 +109,6 @@ class MessageReader:
             KafkaUnavailable: no answer in time.
         """
         with self._lock:
-            self._reader.deadline = Deadline(_DEADLINE_S)
             record = _record(self._reader, handle)
         _require_same(record, handle)
         return Message(_raw(record.key), _raw(record.value), _kept(record, handle))

@@ -26,6 +26,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from kafka import KafkaProducer
@@ -41,10 +42,18 @@ from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
 from duewheel.client.replies import AnswerReader
 from duewheel.clock import SystemClock
 from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.client_options import shared_out_of
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
-from duewheel.schemas.header_names import LEVELS_MS, NAME_OF, REQUEST, Answer, Request
+from duewheel.schemas.header_names import (
+    LEVELS_MS,
+    NAME_OF,
+    REQUEST,
+    Answer,
+    IfPending,
+    Request,
+)
 from duewheel.schemas.name_patterns import may_name_topic
 
 __all__ = ["SAME", "Answer", "Cancel", "DelayProducer", "Rescheduled", "Timer"]
@@ -116,18 +125,15 @@ class DelayProducer:
         self.timer_topic = timer_topic
         self._levels_ms = tuple(levels_ms)
         self._max_delay_ms = span_ms(max_delay, "max_delay")
-        own: dict[str, Any] = {
-            "acks": "all",
-            "enable_idempotence": True,
-            "partitioner": StickyPartitioner(),
-        }
+        own: dict[str, Any] = {"acks": "all", "enable_idempotence": True}
+        own["partitioner"] = StickyPartitioner()
         for name in ("key_serializer", "value_serializer"):
             own[name] = Untouching(options.pop(name, None))
         # A topic made by a mistaken name would take timers that nobody reads.
         options.setdefault("allow_auto_create_topics", False)
         self._topic_s = min(_TOPIC_S, options.get("max_block_ms", _MAX_BLOCK_MS) / 1000)
         self._described: set[str] = set()  # timer topics that exist
-        self._client = client = ClientSettings.out_of(options)
+        self._client = client = KafkaClients(shared_out_of(options))
         self._messages = MessageReader(client)
         self.answers = None if reply_topic is None else AnswerReader(client, reply_topic)
         timeout_ms = options.pop("bootstrap_timeout_ms", None) or _BOOTSTRAP_MS
@@ -145,8 +151,10 @@ class DelayProducer:
         level: int | None = None,
         window: timedelta | str | None = None,
         tag: str | None = None,
+        expires_at: datetime | int | None = None,
         id: str | None = None,
         partition: int | None = None,
+        if_pending: IfPending | None = None,
         **recurring: Unpack[RecurringArguments],
     ) -> Future[Timer]:
         """Schedules a message for delivery to `topic`. A due time in the past is due at once.
@@ -166,12 +174,16 @@ class DelayProducer:
                 key, or else its id; `due_ms` of the result is the due time without the window.
             tag: a word of 64 bytes at most, by which timers are listed, cancelled and paused; a
                 header of the delivery, too.
+            expires_at: as `deliver_at`: after it the message becomes a dead letter (`expired`). A
+                header of the delivery, too.
             id: the timer's id, for consumers and for cancels; by default its record's position.
             partition: of `topic`; by default Kafka's usual choice at delivery.
-            recurring: in place of a due time: `cron` or `every`, and others
-                (RecurringArguments). The timer fires at each of its instants until it is
-                cancelled; it needs an `id`, its name. `due_ms` of the result is the timestamp of
-                its record, from which an interval counts.
+            if_pending: its fate while an earlier timer with its `id` and the same `key` is pending.
+                "keep": the earlier one stays, and this one is not delivered; "replace": this one
+                takes its place. The reply says which it was; it is not awaited.
+            recurring: in place of a due time: `cron` or `every`, and others (RecurringArguments).
+                It fires at each instant until it is cancelled, and needs an `id`, its name.
+                `due_ms` of the result is its record's timestamp, from which an interval counts.
 
         Returns:
             The timer, once Kafka has acknowledged it. Cancelling this future has no effect.
@@ -188,8 +200,10 @@ class DelayProducer:
             headers=headers,
             window=window,
             tag=tag,
+            expires_at=expires_at,
             id=id,
             partition=partition,
+            if_pending=if_pending,
         )
         sent = self._write(value, key, request, self._routed(when, id, key, partition), None)
         what = f'timer for "{topic}"' if id is None else f'timer "{id}" for "{topic}"'
@@ -429,7 +443,7 @@ class DelayProducer:
 
     def _refuse_missing(self, topic: str) -> None:
         """Raises a ConfigError if brokers answer, and have no such topic."""
-        with LogReader(self._client, [topic], deadline=Deadline(_TOPIC_S)) as reader:
+        with LogReader(self._client, [topic], partial(Deadline, _TOPIC_S)) as reader:
             known = reader.partitions()
         if not known:
             raise ConfigError(

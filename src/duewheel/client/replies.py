@@ -19,13 +19,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from itertools import count
 from weakref import WeakValueDictionary
 
 from duewheel.errors import DuewheelError, KafkaUnavailable
-from duewheel.kafka.connect.clients import ClientSettings
-from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
-from duewheel.kafka.log.ends import LATEST
+from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.log.ends import INIT_MAKES_IT
+from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
 from duewheel.schemas.header_names import ANSWER, SOURCE, Answer
@@ -34,7 +36,7 @@ from duewheel.threads import Worker
 _STOP_S = 5.0
 _EARLY_MAX = 10_000  # unclaimed answers at which reading pauses
 _FETCH_BYTES = 256 << 10  # of one poll: about a thousand answers, above which it pauses late
-_WAITS = Waits(stalled_s=30.0)  # to connect, and to find the end of the topic
+_STALLED_S = 30.0  # to connect, and to find the end of the topic
 _WORDS = {word.encode(): word for word in Answer}
 
 
@@ -49,7 +51,7 @@ class AnswerReader:
 
     def __init__(
         self,
-        client: ClientSettings,
+        client: KafkaClients,
         topic: str,
         early_max: int = _EARLY_MAX,
         fetch_bytes: int = _FETCH_BYTES,
@@ -168,7 +170,7 @@ class AnswerReader:
     # ---- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with LogReader(self._client, [self._topic], waits=_WAITS) as reader:
+        with LogReader(self._client, [self._topic], partial(Deadline, _STALLED_S)) as reader:
             while self._await_request():
                 try:
                     positions = self._ends(reader)

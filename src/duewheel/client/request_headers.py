@@ -6,9 +6,9 @@ Imports only the standard library.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from duewheel.api.due_time import DueTime, NonNullHeader, whole, window_headers
+from duewheel.api.due_time import DueTime, NonNullHeader, instant_ms, whole, window_headers
 from duewheel.api.recurring_time import RecurringTime, require_name
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.errors import InvalidTimer
@@ -17,12 +17,15 @@ from duewheel.schemas.header_names import (
     DELIVERED,
     ERROR,
     ERROR_CODE,
+    EXPIRES_MS,
+    IF_PENDING_WORDS,
     NAME_OF,
     REQUEST,
     SOURCE,
     TAG,
     TAG_BYTES_MAX,
     TIMER_ID,
+    IfPending,
     Request,
 )
 from duewheel.schemas.name_patterns import may_name_topic
@@ -40,8 +43,10 @@ def timer_headers(
     headers: Iterable[NonNullHeader] = (),
     window: timedelta | str | None = None,
     tag: str | None = None,
+    expires_at: datetime | int | None = None,
     id: str | None = None,
     partition: int | None = None,
+    if_pending: IfPending | None = None,
 ) -> list[NonNullHeader]:
     """All headers of a new timer's record; the arguments are those of `DelayProducer.schedule`.
 
@@ -49,18 +54,50 @@ def timer_headers(
         InvalidTimer: an argument is impossible, or one of the user's headers is reserved.
     """
     require_consistent(when, id, window)
-    request = [*users(headers), *_tag(tag), *when.headers, *window_headers(window)]
+    request = users(headers)
+    if tag is not None:
+        request.append((TAG, tag_octets(tag)))
+    if expires_at is not None:
+        request.append((EXPIRES_MS, b"%d" % _last_ms(expires_at, when)))
+    request += [*when.headers, *window_headers(window)]
     if id is not None:
         request.append((NAME_OF[Request.TIMER_ID], id_bytes(id)))
+    if if_pending is not None:
+        request.append(_if_pending_header(if_pending, when, id))
     return [*request, *target(topic, partition, timer_topic)]
 
 
-def _tag(tag: str | None) -> list[NonNullHeader]:
-    if tag is None:
-        return []
-    if not 0 < len(tag.encode()) <= TAG_BYTES_MAX:
-        raise InvalidTimer(f"a tag has 1 to {TAG_BYTES_MAX} bytes")
-    return [(TAG, tag.encode())]
+def _last_ms(expires_at: datetime | int, when: DueTime | RecurringTime) -> int:
+    if isinstance(when, RecurringTime):
+        raise InvalidTimer("a recurring timer ends by `ends`, not by expires_at")
+    return instant_ms(expires_at, "expires_at")
+
+
+def _if_pending_header(
+    given: IfPending, when: DueTime | RecurringTime, id: str | None
+) -> NonNullHeader:
+    if given not in IF_PENDING_WORDS:
+        raise InvalidTimer(f"if_pending={given!r} is neither {' nor '.join(IF_PENDING_WORDS)}")
+    if id is None:
+        raise InvalidTimer("if_pending needs the id by which the pending timer is found")
+    if given == "keep" and isinstance(when, RecurringTime):
+        raise InvalidTimer('a recurring timer cannot be given if_pending="keep"')
+    return NAME_OF[Request.IF_PENDING], given.encode()
+
+
+def tag_octets(tag: str) -> bytes:
+    """The bytes of a tag.
+
+    Raises:
+        InvalidTimer: it is none.
+    """
+    try:
+        octets = tag.encode()
+    except UnicodeEncodeError:
+        octets = b""
+    if not 0 < len(octets) <= TAG_BYTES_MAX:
+        raise InvalidTimer(f"a tag has 1 to {TAG_BYTES_MAX} bytes of UTF-8")
+    return octets
 
 
 def require_consistent(

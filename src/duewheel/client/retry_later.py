@@ -36,7 +36,8 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from kafka.errors import CommitFailedError, IllegalStateError
-from kafka.structs import OffsetAndMetadata, TopicPartition
+from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.api.due_time import DueTime, NonNullHeader
 from duewheel.client import request_headers
@@ -221,7 +222,7 @@ class RetryLater:
 
     def _send_offset(self, record: Any, consumer: Any) -> None:
         """Adds the offset after the record to the open transaction."""
-        partition = TopicPartition(record.topic, record.partition)
+        partition = KafkaPartition(record.topic, record.partition)
         offsets = {partition: OffsetAndMetadata(record.offset + 1, "", -1)}
         member = consumer.group_metadata()
         # Kafka takes offsets without a generation unchecked, as those of a consumer without a group

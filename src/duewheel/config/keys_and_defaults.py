@@ -9,7 +9,15 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 
 from duewheel.config.credentials import in_clear
 from duewheel.config.values import (
@@ -352,6 +360,14 @@ class DequeueSection(Section):
     """Target topic to its codec, where that is another one."""
 
 
+class RelaySection(Section):
+    """[relay]: the database of `duewheel relay postgres`."""
+
+    database: SecretStr = SecretStr("")
+    """A connection string or URL of libpq. By default its variables count, such as `PGHOST`,
+    `PGSERVICE` and `PGPASSFILE`."""
+
+
 class StorageSection(Section):
     """[storage]: the shard's files, on a local file system."""
 
@@ -406,6 +422,8 @@ class MetricsSection(Section):
     """The ingest process's port; 0: a free one, which the log names."""
     dequeue_port: Port | None = None
     """The dequeue process's port; likewise."""
+    relay_port: Port | None = None
+    """The port of `duewheel relay`; likewise."""
 
 
 class ServeSection(Section):
@@ -441,6 +459,17 @@ class ServeSection(Section):
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+
+class TracesSection(Section):
+    """[traces]: spans of deliveries for OpenTelemetry."""
+
+    enabled: bool = False
+    """Whether dequeue exports a span for each delivery whose producer has sampled its trace
+    (docs/traces.md). Needs the extra `otel`."""
+    parent: Literal["producer", "delivery"] = "producer"
+    """The span that a consumer's trace continues from: `producer`: `traceparent` is delivered
+    unchanged; `delivery`: it has the delivery's span."""
 
 
 class LogSection(Section):

@@ -34,10 +34,12 @@ from duewheel.config.keys_and_defaults import (
     KafkaSection,
     LogSection,
     MetricsSection,
+    RelaySection,
     ServeSection,
     ShardSection,
     StorageSection,
     TimerSection,
+    TracesSection,
     as_text,
 )
 from duewheel.config.nearest_name import nearest
@@ -71,10 +73,12 @@ class Settings(BaseModel):
     timer: TimerSection
     ingest: IngestSection = IngestSection()
     dequeue: DequeueSection = DequeueSection()
+    relay: RelaySection = RelaySection()
     storage: StorageSection = StorageSection()
     shard: ShardSection = ShardSection()
     audit: AuditSection = AuditSection()
     metrics: MetricsSection = MetricsSection()
+    traces: TracesSection = TracesSection()
     serve: ServeSection = ServeSection()
     log: LogSection = LogSection()
     spark: Options = Field(

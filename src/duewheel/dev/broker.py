@@ -320,10 +320,10 @@ class DevBroker:
         return (self.data_dir / "broker.out").read_text(errors="replace")
 
 
-def run_dev_broker(data_dir: Path | None, port: int, output: str, *, sasl_ssl: bool) -> None:
+def run_dev_broker(data_dir: Path | None, port: int, *, sasl_ssl: bool, as_json: bool) -> None:
     """Runs a broker until SIGTERM, SIGINT or SIGHUP, for `duewheel dev-broker run`.
 
-    With `output` "json" stdout has one line once the broker is ready: {"bootstrap_servers", "pid",
+    With `as_json` stdout has one line once the broker is ready: {"bootstrap_servers", "pid",
     "client_config"}, the last only with `sasl_ssl`.
 
     Raises:
@@ -331,16 +331,16 @@ def run_dev_broker(data_dir: Path | None, port: int, output: str, *, sasl_ssl: b
     """
     try:
         with interruptible(), DevBroker(data_dir, port=port, sasl_ssl=sasl_ssl) as broker:
-            _announce(broker, output)
+            _announce(broker, as_json=as_json)
             broker.wait()
             raise DuewheelError(f"the broker in {broker.data_dir} has ended by itself")
     except KeyboardInterrupt:
         return
 
 
-def _announce(broker: DevBroker, output: str) -> None:
+def _announce(broker: DevBroker, *, as_json: bool) -> None:
     config = broker.client_config
-    if output == "json":
+    if as_json:
         ready = {"bootstrap_servers": broker.bootstrap_servers, "pid": broker.pid}
         print(json.dumps(ready | ({"client_config": str(config)} if config else {})), flush=True)
         return

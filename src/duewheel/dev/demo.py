@@ -30,10 +30,10 @@ from duewheel.config.settings import Settings, load
 from duewheel.config.values import as_millis
 from duewheel.dev.broker import DevBroker
 from duewheel.dev.jars import broker_jars
-from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.errors import DuewheelError, Unacknowledged
 from duewheel.java.find import find_java
 from duewheel.kafka.connect.bootstrap import require_connection
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
@@ -61,7 +61,7 @@ class _DemoShard:
 
     shard: OwnShard
     arrivals: ArrivalReader
-    client: ClientSettings
+    client: KafkaClients
 
 
 class Demo:
@@ -159,7 +159,7 @@ class Demo:
         shard = OwnShard(settings, work)
         stack.callback(shard.stop)
         shard.tend()
-        client = ClientSettings(settings.kafka.client_options("consumer"))
+        client = KafkaClients(settings.kafka.client_options("consumer"))
         topics = (self._target, settings.dead_letter_topic)
         replies = settings.timer.reply_topic or ""
         arrivals = ArrivalReader(client, topics, replies, PARTITIONS, self._clock)
@@ -208,7 +208,7 @@ class Demo:
             stored = [future.get(timeout=1) for future in sent]
             return {number: (each.partition, each.offset) for number, each in enumerate(stored)}
         except KafkaError as error:
-            raise KafkaUnavailable(f"the timers could not be sent: {error}") from error
+            raise Unacknowledged(f"timers may or may not be written: {error}") from error
         finally:
             producer.close(timeout=5)
 

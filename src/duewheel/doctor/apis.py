@@ -12,11 +12,11 @@ A broker must offer some version between them: an old broker ends below, a futur
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from duewheel.api.examination import Severity
-from duewheel.doctor.findings import Diagnosis, diagnose
+from duewheel.doctor.findings import Check, Findings
 
 Offered = Mapping[int, tuple[int, int]]  # lowest and highest version by the API's key
 
@@ -75,7 +75,7 @@ def lacking(api: Api, offered: Offered) -> str:
     return ""
 
 
-def check(offers: Mapping[str, Offered]) -> Iterator[Diagnosis]:
+def check_apis(offers: Mapping[str, Offered]) -> Findings:
     """Checks the APIs that each broker offers, by name of the broker."""
     whole = True
     for api in (*NEEDED, *OPTIONAL):
@@ -83,14 +83,10 @@ def check(offers: Mapping[str, Offered]) -> Iterator[Diagnosis]:
             problem = lacking(api, offered)
             if problem:
                 whole = False
-                yield diagnose(
-                    "kafka_api",
-                    broker,
-                    f"{api.name} (key {api.key}) is {problem}; {api.users} would lose: {api.lost}",
-                    error=api.severity == "error",
-                    warning=api.severity == "warning",
-                    remedy=_KAFKA_REMEDY,
+                found = (
+                    f"{api.name} (key {api.key}) is {problem}; {api.users} would lose: {api.lost}"
                 )
+                yield Check("kafka_api", broker).of(api.severity, found, _KAFKA_REMEDY)
     if whole and offers:
         count = len(NEEDED) + len(OPTIONAL)
-        yield Diagnosis("kafka_api", "ok", ", ".join(offers), f"all {count} APIs are offered")
+        yield Check("kafka_api", ", ".join(offers)).ok(f"all {count} APIs are offered")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafka import KafkaAdminClient
 
-from duewheel.api.examination import UNREACHABLE
+from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis, acl_command, diagnose
+from duewheel.doctor.findings import Check, Findings, acl_command
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
-from duewheel.kafka.ledger import producer_internals as internals
+from duewheel.kafka.connect.bootstrap import advertised_brokers
 from duewheel.kafka.ledger.producer_internals import OLDEST_BROKER
-from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.topics.description import read_settings
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.threads import each_beside
 
 _AT_A_TIME = 16  # brokers examined in parallel
@@ -37,32 +37,31 @@ class _Answer:
     problem: str = ""
 
 
-def examine(cluster: Cluster) -> Iterator[Diagnosis]:
+def examine(cluster: Cluster) -> Findings:
     """Checks all brokers in parallel, so that several dead ones cost one deadline together."""
     # One of its own: a broker that is away would cost the other threads the cluster's connections.
-    with cluster.client.opened(KafkaAdminClient, cluster.admin.deadline()) as admin:
-        brokers = internals.advertised_brokers(admin)
+    with cluster.clients.opened(KafkaAdminClient, cluster.admin.deadline()) as admin:
+        brokers = advertised_brokers(admin)
         answers = each_beside(
             "examine", lambda broker: _answer(cluster, admin, *broker), brokers, _AT_A_TIME
         )
     for answer in answers:
-        yield diagnose(
-            "broker_reachable",
-            answer.name,
-            answer.problem or f"{answer.place} answers, first after {answer.took_ms} ms",
-            error=bool(answer.problem),
-            remedy=f"this host must reach {answer.place}, which the broker's "
-            "advertised.listeners name: correct them, or name resolution and firewall",
-        )
+        check = Check("broker_reachable", answer.name)
+        if answer.problem:
+            remedy = f"this host must reach {answer.place}, which the broker's advertised.listeners"
+            remedy += " name: correct them, or name resolution and firewall"
+            yield check.error(answer.problem, remedy)
+        else:
+            yield check.ok(f"{answer.place} answers, first after {answer.took_ms} ms")
     if all(answer.problem for answer in answers):
         found = "no broker can be reached at the address that it advertises"
-        yield Diagnosis(UNREACHABLE, "error", cluster.address, found, "as above")
+        yield Check(UNREACHABLE, cluster.address).error(found, "as above")
         return
     reached = {answer.name: answer for answer in answers if answer.offered is not None}
-    yield from apis.check({name: a.offered for name, a in reached.items() if a.offered})
+    yield from apis.check_apis({name: a.offered for name, a in reached.items() if a.offered})
     for name, answer in reached.items():
         yield _check_version(name, answer.version)
-    yield _features(cluster)
+    yield _check_features(cluster)
     limits = shard_settings.publisher_limits(cluster.settings)
     numbers = [str(number) for number, _, _ in brokers if _name(number) in reached]
     config = cluster.admin.call(
@@ -82,7 +81,7 @@ def _answer(
     name, place = _name(number), f"{host}:{port}"
     began_ms = cluster.clock.boottime_ms()
     try:
-        found = cluster.client.call(
+        found = cluster.clients.call(
             cluster.admin.deadline(),
             f"connect to {name} at {place}",
             lambda: admin.get_broker_version_data(number),
@@ -93,19 +92,17 @@ def _answer(
     return _Answer(name, place, took_ms, found.broker_version, dict(found.api_versions))
 
 
-def _check_version(name: str, version: tuple[int, ...]) -> Diagnosis:
+def _check_version(name: str, version: tuple[int, ...]) -> DoctorFinding:
     """Checks the version that kafka-python derives from the APIs; duewheel refuses an older one."""
     shown, oldest = (".".join(map(str, v)) for v in (version, OLDEST_BROKER))
-    return diagnose(
-        "kafka_version",
-        name,
+    return Check("kafka_version", name).of(
+        "error" if version < OLDEST_BROKER else "ok",
         f"its APIs are those of Kafka {shown}; {oldest} or newer is required",
-        error=version < OLDEST_BROKER,
-        remedy="upgrade the brokers: older ones let a fenced producer fence its successor",
+        "upgrade the brokers: older ones let a fenced producer fence its successor",
     )
 
 
-def _features(cluster: Cluster) -> Diagnosis:
+def _check_features(cluster: Cluster) -> DoctorFinding:
     """Reports whether the brokers guard transactions (KIP-890); without it the clients do."""
     try:
         features = cluster.admin.call("read features", lambda admin: admin.describe_features())
@@ -113,38 +110,31 @@ def _features(cluster: Cluster) -> Diagnosis:
         features = {}
     low_high = features.get("transaction.version", {}).get("finalized")
     level = "not reported: before Kafka 4.0, or none" if low_high is None else str(low_high[1])
-    return Diagnosis("transaction_version", "ok", "cluster", f"transaction.version is {level}")
+    return Check("transaction_version", "cluster").ok(f"transaction.version is {level}")
 
 
 def check_settings(
-    name: str, address: str, config: Mapping[str, str], limits: PublisherLimits
-) -> Iterator[Diagnosis]:
+    name: str, address: str, config: Mapping[str, str], limits: TransactionLimits
+) -> Findings:
     """Compares the settings of a broker that this client may read with the publisher's bounds."""
     if not config:
-        yield Diagnosis(
-            "broker_settings",
-            "warning",
-            name,
+        yield Check("broker_settings", name).warning(
             "its settings may not be read: transaction time-outs and request sizes are not checked",
             acl_command(address, "User:…", ["DESCRIBE_CONFIGS"], "--cluster"),
         )
         return
     if _TRANSACTION_MAX in config:
         most, usual = int(config[_TRANSACTION_MAX]), limits.transaction_timeout_ms
-        yield diagnose(
-            "transaction_timeout",
-            name,
+        yield Check("transaction_timeout", name).of(
+            "error" if most < usual else "ok",
             f"{_TRANSACTION_MAX} is {most}; dequeue.transaction_timeout_ms is {usual}",
-            error=most < usual,
-            remedy=f"set {_TRANSACTION_MAX}={usual} in the brokers' properties, or lower "
+            f"set {_TRANSACTION_MAX}={usual} in the brokers' properties, or lower "
             "dequeue.transaction_timeout_ms and dequeue.call_deadline here",
         )
     if _REQUEST_MAX in config:
         most, needed = int(config[_REQUEST_MAX]), limits.batch_bytes_max + _REQUEST_HEADER_BYTES
-        yield diagnose(
-            "request_size",
-            name,
+        yield Check("request_size", name).of(
+            "warning" if most < needed else "ok",
             f"{_REQUEST_MAX} is {most}, the largest batch {limits.batch_bytes_max}",
-            warning=most < needed,
-            remedy=f"set {_REQUEST_MAX}={needed} in the brokers' properties",
+            f"set {_REQUEST_MAX}={needed} in the brokers' properties",
         )

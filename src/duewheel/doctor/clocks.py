@@ -7,38 +7,37 @@ bounds the difference. While this host is ahead of the brokers by more than
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from kafka import KafkaProducer
-from kafka.structs import TopicPartition
+from kafka.structs import TopicPartition as KafkaPartition
 
+from duewheel.api.examination import DoctorFinding
 from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis, diagnose
+from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.scratch import ScratchTopic
-from duewheel.kafka.progress.state_topic import stamp_ms
+from duewheel.kafka.progress.broker_clock import stamp_ms
 
 _NO_BROKER = -1
 _REMEDY = "run NTP on every host: chronyc tracking; timedatectl"
 
 
-def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
+def examine(cluster: Cluster, scratch: ScratchTopic) -> Findings:
     """Measures each broker that leads a partition of the scratch topic."""
     bound_ms = as_millis(cluster.settings.dequeue.clock_skew_max)
-    client, admin = cluster.client, cluster.admin
-    with client.opened(KafkaProducer, admin.deadline(), metrics_enabled=False) as producer:
+    clients, admin = cluster.clients, cluster.admin
+    with clients.opened(KafkaProducer, admin.deadline(), metrics_enabled=False) as producer:
         for broker, partition in sorted(scratch.partition_of.items()):
             if broker == _NO_BROKER:
                 continue
-            place = TopicPartition(scratch.topic, partition)
+            place = KafkaPartition(scratch.topic, partition)
             for _ in range(2):  # the first send also connects, which widens the bounds
                 before_ms = cluster.clock.now_ms()
-                at_ms = stamp_ms(client, producer, place, admin.deadline())
+                at_ms = stamp_ms(clients, producer, place, admin.deadline())
                 after_ms = cluster.clock.now_ms()
             yield check_skew(f"broker {broker}", before_ms - at_ms, after_ms - at_ms, bound_ms)
 
 
-def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Diagnosis:
+def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> DoctorFinding:
     """Checks the bounds between which this host is ahead of a broker, in ms."""
     if least_ms > 0:
         found = f"this host is ahead by {least_ms} to {most_ms} ms"
@@ -46,12 +45,8 @@ def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> Diagn
         found = f"this host is behind by {-most_ms} to {-least_ms} ms: timers are that late"
     else:
         found = f"no difference measured, to within {max(most_ms, -least_ms)} ms"
-    held = least_ms > bound_ms
-    return diagnose(
-        "clock",
-        broker,
-        found + (f"; no slot is closed beyond {bound_ms} (clock_skew_max)" if held else ""),
-        error=held,
-        warning=most_ms < -bound_ms,
-        remedy=_REMEDY,
-    )
+    check = Check("clock", broker)
+    if least_ms > bound_ms:
+        text = f"{found}; no slot is closed beyond {bound_ms} (clock_skew_max)"
+        return check.error(text, _REMEDY)
+    return check.warning(found, _REMEDY) if most_ms < -bound_ms else check.ok(found)

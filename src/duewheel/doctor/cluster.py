@@ -6,7 +6,7 @@ from functools import cached_property
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.topics.admin import KafkaAdmin
 
 
@@ -20,13 +20,13 @@ class Cluster:
         self.clock = clock
 
     @property
-    def client(self) -> ClientSettings:
-        return self.admin.settings
+    def clients(self) -> KafkaClients:
+        return self.admin.clients
 
     @property
     def address(self) -> str:
         """The bootstrap servers, in the form of Kafka's command-line tools."""
-        return self.client.address
+        return self.clients.address
 
     @property
     def own_topics(self) -> list[str]:

@@ -1,13 +1,15 @@
 """Runs the whole examination: this host, then the cluster, one part after the other.
 
-Invariant: it writes only under the scratch names (scratch.py) and in a temporary folder (host.py),
-and locks or writes nothing of a shard, which may run meanwhile or not exist yet. A part that fails
-becomes one finding, and the next part follows; none does if no broker can be reached.
+Invariant: it writes only under the scratch names (scratch.py) and in a temporary folder
+(data_directory.py), and locks or writes nothing of a shard, which may run meanwhile or not exist
+yet. A part that fails becomes one finding, and the next part follows; none does if no broker can be
+reached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from duewheel.api.examination import UNREACHABLE, Examined
 from duewheel.clock import Clock
@@ -16,6 +18,7 @@ from duewheel.doctor import (
     bootstrap,
     brokers,
     clocks,
+    data_directory,
     findings,
     host,
     rights,
@@ -23,14 +26,14 @@ from duewheel.doctor import (
     trial,
 )
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis
-from duewheel.doctor.scratch import scratch_topic
-from duewheel.errors import DuewheelError
+from duewheel.doctor.findings import Check, Findings
+from duewheel.doctor.scratch import not_created, scratch_topic
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import capture_errors
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.terminal import progress_bar
 
-Parts = dict[str, Callable[[Cluster], Iterator[Diagnosis]]]
+Parts = dict[str, Callable[[Cluster], Findings]]
 Begun = Callable[[str, int], None]  # called for each part: its name, and the number of parts
 
 
@@ -42,10 +45,10 @@ def run(settings: Settings, clock: Clock) -> Examined:
         def begun(part: str, parts: int) -> None:
             bar.update(task, description=f"examining: {part}", total=parts, advance=1)
 
-        return findings.examined(list(examine(settings, clock, begun)))
+        return findings.summed_up(list(examine(settings, clock, begun)))
 
 
-def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosis]:
+def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
     """Runs all parts, and yields their findings; calls `begun` before each part."""
     parts: Parts = {
         "brokers": brokers.examine,
@@ -56,6 +59,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
     }
     steps = len(parts) + 1
     begun("host", steps)
+    yield from data_directory.examine(settings)
     yield from host.examine(settings)
     call_s = settings.dequeue.call_deadline.total_seconds()
     with (
@@ -69,33 +73,36 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Iterator[Diagnosi
         try:
             admin.call("connect", lambda _: None)
         except DuewheelError as error:
-            yield bootstrap.not_through(admin.settings, error, errors.text)
+            yield bootstrap.not_through(admin.clients, error, errors.text)
             return
         cluster = Cluster(settings, admin, clock)
         for name, part in parts.items():
             begun(name, steps)
-            for finding in examined(name, cluster, part):
+            for finding in guarded(name, cluster, part):
                 yield finding
                 if finding.code == UNREACHABLE:
                     return
 
 
-def examined(
-    name: str, cluster: Cluster, part: Callable[[Cluster], Iterator[Diagnosis]]
-) -> Iterator[Diagnosis]:
+def guarded(name: str, cluster: Cluster, part: Callable[[Cluster], Findings]) -> Findings:
     """Yields a part's findings; a request that fails or does not parse becomes the last one."""
+    check = Check("not_examined", name)
     try:
         yield from part(cluster)
+    except DuewheelError as error:
+        remedy = "check the rights of this user, and the log of the brokers"
+        yield check.error(str(error), remedy)
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
-        reason = str(error) if isinstance(error, DuewheelError) else cluster.client.explain(error)
-        remedy = "the answer is none that Apache Kafka 2.7 or newer gives: check version and rights"
-        yield Diagnosis("not_examined", "error", name, reason, remedy)
+        remedy = "a defect, or an answer that no Apache Kafka from 2.7 on gives: check its version"
+        yield check.error(cluster.clients.explain(error), remedy)
 
 
-def _on_scratch_topic(cluster: Cluster) -> Iterator[Diagnosis]:
-    with scratch_topic(cluster) as scratch:
-        if isinstance(scratch, Diagnosis):
-            yield scratch
+def _on_scratch_topic(cluster: Cluster) -> Findings:
+    with ExitStack() as stack:
+        try:
+            scratch = stack.enter_context(scratch_topic(cluster))
+        except ConfigError as refusal:
+            yield not_created(cluster, refusal)
             return
         yield from trial.examine(cluster, scratch)
         yield from clocks.examine(cluster, scratch)

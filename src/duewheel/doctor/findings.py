@@ -3,46 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from duewheel.api.examination import ExaminationFinding, Examined, Severity
+from duewheel.api.examination import DoctorFinding, Examined, Severity
 
 _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "ok")
+Findings = Iterator[DoctorFinding]
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The result of one check.
+class Check:
+    """A check of one subject, which makes findings.
 
     Attributes:
         code: names the check, for programs; independent of the outcome.
-        severity: "error": duewheel does not work, or breaks a guarantee; "warning": it works
-            with less safety or speed than possible; "ok".
         subject: a broker, a topic, the host …
-        found: the observation, with its numbers.
-        remedy: a command or a setting that repairs it; empty with "ok".
     """
 
     code: str
-    severity: Severity
     subject: str
-    found: str
-    remedy: str = ""
 
+    def ok(self, found: str) -> DoctorFinding:
+        return self.of("ok", found, "")
 
-def diagnose(
-    code: str,
-    subject: str,
-    found: str,
-    *,
-    error: bool = False,
-    warning: bool = False,
-    remedy: str = "",
-) -> Diagnosis:
-    """Makes a finding from conditions; drops the remedy if the outcome is "ok"."""
-    severity: Severity = "error" if error else "warning" if warning else "ok"
-    return Diagnosis(code, severity, subject, found, "" if severity == "ok" else remedy)
+    def warning(self, found: str, remedy: str) -> DoctorFinding:
+        return self.of("warning", found, remedy)
+
+    def error(self, found: str, remedy: str) -> DoctorFinding:
+        return self.of("error", found, remedy)
+
+    def of(self, severity: Severity, found: str, remedy: str) -> DoctorFinding:
+        """A finding of any severity; "ok" has no remedy."""
+        return DoctorFinding(
+            code=self.code,
+            severity=severity,
+            subject=self.subject,
+            found=found,
+            remedy="" if severity == "ok" else remedy,
+        )
 
 
 def acl_command(address: str, principal: str, rights: Sequence[str], resource: str) -> str:
@@ -54,7 +53,7 @@ def acl_command(address: str, principal: str, rights: Sequence[str], resource: s
     )
 
 
-def examined(findings: Sequence[Diagnosis]) -> Examined:
+def summed_up(findings: Sequence[DoctorFinding]) -> Examined:
     """Sums findings up: errors first, then warnings, then the rest; a stable order within each."""
     counts = Counter(each.severity for each in findings)
     worst_first = sorted(findings, key=lambda each: _WORST_FIRST.index(each.severity))
@@ -62,5 +61,5 @@ def examined(findings: Sequence[Diagnosis]) -> Examined:
         ok=not counts["error"],
         errors=counts["error"],
         warnings=counts["warning"],
-        findings=[ExaminationFinding(**asdict(each)) for each in worst_first],
+        findings=worst_first,
     )

@@ -7,7 +7,6 @@ of its own. docs/kafka.md lists all rights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 from kafka import KafkaAdminClient
@@ -17,15 +16,15 @@ from kafka.errors import (
     TransactionalIdNotFoundError,
 )
 
+from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis, acl_command
+from duewheel.doctor.findings import Check, Findings, acl_command
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.description import Topic
 
 # By the role of a topic: the vital rights, and the useful ones.
-_TIMER = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
-_STATE = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
+_READ = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 _WRITTEN = ({"WRITE", "DESCRIBE"}, {"READ", "DESCRIBE_CONFIGS"})  # dead letters, answers, receipts
 _TARGET = ({"WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
 Needed = tuple[set[str], set[str]]
@@ -37,38 +36,37 @@ _MISSED = {
 }
 
 
-def examine(cluster: Cluster) -> Iterator[Diagnosis]:
+def examine(cluster: Cluster) -> Findings:
     """Checks every existing or forbidden topic, then the transactional id."""
     settings = cluster.settings
     needed = dict.fromkeys(settings.timer.named_targets, _TARGET)
     needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
-    needed |= dict.fromkeys(cluster.timer_topics, _TIMER) | {settings.state_topic: _STATE}
+    needed |= dict.fromkeys(cluster.timer_topics, _READ) | {settings.state_topic: _READ}
     principal = _principal(cluster)
     for name, topic in cluster.admin.topics(list(needed)).items():
         if topic.exists or topic.is_forbidden:
-            yield from check(topic, needed[name], cluster.address, principal)
-    yield _transactional_id(cluster, principal, shard_settings.transactional_id(settings))
+            yield from check_topic(topic, needed[name], cluster.address, principal)
+    yield _check_transactional_id(cluster, principal, shard_settings.transactional_id(settings))
 
 
-def check(topic: Topic, needed: Needed, address: str, principal: str) -> Iterator[Diagnosis]:
+def check_topic(topic: Topic, needed: Needed, address: str, principal: str) -> Findings:
     """Checks which rights a principal lacks on a topic."""
-    code, subject = "topic_rights", f"topic {topic.name}"
+    check = Check("topic_rights", f"topic {topic.name}")
     grant = partial(acl_command, address, principal, resource=f"--topic {topic.name}")
     vital, useful = needed
     if topic.exists and topic.rights is None:
-        text = "the broker does not list rights: none is missing so far"
-        yield Diagnosis(code, "ok", subject, text)
+        yield check.ok("the broker does not list rights: none is missing so far")
         return
     lacking = (vital | useful) - (topic.rights or set())
     lost = sorted(lacking & vital)
     if lost:
         text = f"{principal} lacks {', '.join(lost)}: duewheel cannot work"
-        yield Diagnosis(code, "error", subject, text, grant(lost))
+        yield check.error(text, grant(lost))
     for right in sorted(lacking - vital):
         text = f"{principal} lacks {right}: {_MISSED[right]}"
-        yield Diagnosis(code, "warning", subject, text, grant([right]))
+        yield check.warning(text, grant([right]))
     if not lacking:
-        yield Diagnosis(code, "ok", subject, ", ".join(sorted(vital | useful)))
+        yield check.ok(", ".join(sorted(vital | useful)))
 
 
 def _principal(cluster: Cluster) -> str:
@@ -80,9 +78,9 @@ def _principal(cluster: Cluster) -> str:
     return "User:ANONYMOUS" if protocol == "PLAINTEXT" else "User:<principal>"
 
 
-def _transactional_id(cluster: Cluster, principal: str, name: str) -> Diagnosis:
+def _check_transactional_id(cluster: Cluster, principal: str, name: str) -> DoctorFinding:
     """Checks the right to describe an id, and reports the state of its transaction."""
-    code, subject = "transactional_id", f"transactional id {name}"
+    check = Check("transactional_id", f"transactional id {name}")
     all_ids = f"--transactional-id {cluster.settings.app.id}. --resource-pattern-type prefixed"
 
     def describe(admin: KafkaAdminClient) -> str:
@@ -93,12 +91,12 @@ def _transactional_id(cluster: Cluster, principal: str, name: str) -> Diagnosis:
         return f"may be described; its transaction is {transaction.state.value}"
 
     try:
-        text = cluster.admin.call(f"describe {subject}", describe)
+        text = cluster.admin.call(f"describe {check.subject}", describe)
     except ConfigError:
         text = f"{principal} may not use it ({TransactionalIdAuthorizationFailedError.__name__})"
         remedy = acl_command(cluster.address, principal, ["WRITE", "DESCRIBE"], all_ids)
-        return Diagnosis(code, "error", subject, text, remedy)
+        return check.error(text, remedy)
     except KafkaUnavailable as error:
         remedy = "check its coordinator's broker; it needs Write and Describe on this id"
-        return Diagnosis(code, "warning", subject, str(error), remedy)
-    return Diagnosis(code, "ok", subject, text)
+        return check.warning(str(error), remedy)
+    return check.ok(text)

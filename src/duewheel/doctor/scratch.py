@@ -13,11 +13,12 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from duewheel.api.examination import DoctorFinding
 from duewheel.config.settings import Settings
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis
+from duewheel.doctor.findings import Check
 from duewheel.errors import ConfigError, DuewheelError
-from duewheel.kafka.ledger.producer_internals import advertised_brokers
+from duewheel.kafka.connect.bootstrap import advertised_brokers
 from duewheel.kafka.topics.requirements import Requirement, TopicPlan
 
 _SETTINGS = (
@@ -40,18 +41,17 @@ def name_of(settings: Settings) -> str:
 
 
 @contextlib.contextmanager
-def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
-    """Yields the topic for the length of a with block, or the finding why it cannot be created."""
+def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic]:
+    """Yields the topic for the length of a with block.
+
+    Raises:
+        ConfigError: it cannot be created.
+    """
     name, admin = name_of(cluster.settings), cluster.admin
-    existed = False
-    try:
-        existed = name in admin.describe_partitions([name])
-        if not existed:
-            partitions = max(1, len(admin.call("list brokers", advertised_brokers)))
-            admin.create([TopicPlan(name, _SETTINGS, partitions)])
-    except ConfigError as refusal:
-        yield _refused(cluster, name, str(refusal))
-        return
+    existed = name in admin.describe_partitions([name])
+    if not existed:
+        partitions = max(1, len(admin.call("list brokers", advertised_brokers)))
+        admin.create([TopicPlan(name, _SETTINGS, partitions)])
     try:
         leaders = {each.leader: each.number for each in admin.existing([name])[name].partitions}
         yield ScratchTopic(name, leaders)
@@ -61,8 +61,10 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic | Diagnosis]:
                 admin.delete_topics([name])
 
 
-def _refused(cluster: Cluster, name: str, refusal: str) -> Diagnosis:
+def not_created(cluster: Cluster, refusal: ConfigError) -> DoctorFinding:
+    """The finding of a topic that cannot be created."""
+    name = name_of(cluster.settings)
     settings = " ".join(f"--config {each.setting}={each.value}" for each in _SETTINGS)
     found = f"{refusal}: transactions and clocks are not checked"
     remedy = f"kafka-topics.sh --bootstrap-server {cluster.address} --create --topic {name}"
-    return Diagnosis("scratch_topic", "warning", f"topic {name}", found, f"{remedy} {settings}")
+    return Check("scratch_topic", f"topic {name}").warning(found, f"{remedy} {settings}")

@@ -6,17 +6,17 @@ to the operator: replicas, elections that lose records, sizes, targets that are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import assert_never
 
-from duewheel.api.examination import Severity
+from duewheel.api.examination import DoctorFinding, Severity
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor import shard
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis, acl_command, diagnose
+from duewheel.doctor.findings import Check, Findings, acl_command
 from duewheel.kafka.topics.description import Topic
-from duewheel.kafka.topics.requirements import TopicFinding, remedy_command
-from duewheel.kafka.topics.transaction_settings import SPAN_MIN_MS, unsurvivable
+from duewheel.kafka.topics.requirements import TopicFinding, TopicState, remedy_command
+from duewheel.kafka.topics.transaction_settings import USUAL, unsurvivable
 
 _TRANSACTION_LOG = "__transaction_state"
 _IN_SYNC_MIN = "min.insync.replicas"
@@ -25,74 +25,76 @@ _BYTES_MAX = "max.message.bytes"
 _REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops all writes
 
 
-def examine(cluster: Cluster) -> Iterator[Diagnosis]:
+def examine(cluster: Cluster) -> Findings:
     """Checks the topics, then the shard (shard.py)."""
     settings, own = cluster.settings, cluster.own_topics
     targets = settings.timer.named_targets
-    yield from open_targets(settings.timer)
+    yield from check_open_targets(settings.timer)
     for found in cluster.admin.topic_findings(settings):
         yield as_finding(found, cluster.address)
-    yield from _matching(cluster)
+    listed = settings.timer.topics
+    others = [name for name in cluster.timer_topics if name not in listed]
+    yield from check_matching(cluster.admin.timer_topic_findings(settings, others), cluster.address)
     topics = cluster.admin.topics([*own, *targets, _TRANSACTION_LOG])
     existing = {name: topic for name, topic in topics.items() if topic.exists}
     for topic in existing.values():
-        yield from durability(topic, cluster.address)
-        yield from survivable(topic, cluster.address)
+        yield from check_durability(topic, cluster.address)
+        yield from check_survivable(topic, cluster.address)
     for target in targets:
         if not topics[target].exists and not topics[target].is_forbidden:
-            yield _missing_target(target, cluster.address)
+            yield _target_missing(target, cluster.address)
     timers = [existing[name] for name in cluster.timer_topics if name in existing]
-    yield from sizes(
+    yield from check_sizes(
         timers, [existing[name] for name in targets if name in existing], cluster.address
     )
     yield from shard.examine(cluster, timers, is_whole=existing.keys() >= set(own))
 
 
-def _matching(cluster: Cluster) -> Iterator[Diagnosis]:
-    """Checks topics that match the pattern; ingest does not read one with a problem."""
-    listed = cluster.settings.timer.topics
-    matching = [name for name in cluster.timer_topics if name not in listed]
-    by_topic = cluster.admin.timer_topic_findings(cluster.settings, matching)
+def check_matching(by_topic: Mapping[str, Sequence[TopicFinding]], address: str) -> Findings:
+    """Checks topics that match the pattern; a new one with wrong settings is not read."""
     for topic, findings in by_topic.items():
-        if not findings:
-            yield as_finding(TopicFinding(topic, "found"), cluster.address)
-        for found in findings:
-            finding = replace(as_finding(found, cluster.address), severity="warning")
-            yield replace(finding, found=f"{finding.found} (so {topic} is not read, if it is new)")
+        for found in findings or [TopicFinding(topic, TopicState.RIGHT)]:
+            finding = as_finding(found, address)
+            if found.state is TopicState.DIFFERS:
+                text = f"{finding.found} (so {topic} is not read, if it is new)"
+                finding = finding.model_copy(update={"severity": "warning", "found": text})
+            yield finding
 
 
-def as_finding(line: TopicFinding, address: str) -> Diagnosis:
+def as_finding(line: TopicFinding, address: str) -> DoctorFinding:
     """Converts a finding of a start's checks."""
     about = f"wanted is {line.wanted}: {line.reason}"
     severity: Severity = "warning"
     match line.state:
-        case "missing":
+        case TopicState.MISSING:
             severity, text, remedy = "error", "there is no such topic", "duewheel init"
-        case "unreadable":
+        case TopicState.UNREADABLE:
             text = "no right to read its settings: they are not checked"
             remedy = acl_command(address, "User:…", ["DESCRIBE_CONFIGS"], f"--topic {line.topic}")
-        case "withheld":
+        case TopicState.WITHHELD:
             text = f"{line.setting} is hidden by the broker, {about}"
             remedy = "ask the broker's vendor for its value"
-        case "differs" | "costly":
-            severity = "error" if line.state == "differs" else "warning"
+        case TopicState.DIFFERS | TopicState.UNREAD | TopicState.COSTLY:
+            severity = "error" if line.state is TopicState.DIFFERS else "warning"
             text = f"{line.setting} is {line.actual}, {about}"
             remedy = line.reason
             if line.remedy:
                 remedy = remedy_command(address, line.topic, line.remedy)
-        case _:
+        case TopicState.RIGHT | TopicState.CREATED:
             severity, text, remedy = "ok", "as it must be", ""
-    return Diagnosis("topic_settings", severity, f"topic {line.topic}", text, remedy)
+        case _:
+            assert_never(line.state)
+    return Check("topic_settings", f"topic {line.topic}").of(severity, text, remedy)
 
 
-def durability(topic: Topic, address: str) -> Iterator[Diagnosis]:
+def check_durability(topic: Topic, address: str) -> Findings:
     """Checks which failures lose acknowledged records of a topic, and which stop its writes."""
-    problems = list(_problems(topic, address))
-    for severity, found, remedy in problems:
-        yield Diagnosis("durability", severity, f"topic {topic.name}", found, remedy)
+    check, problems = Check("durability", f"topic {topic.name}"), list(_problems(topic, address))
+    for problem in problems:
+        yield check.of(*problem)
     if not problems:
-        found = f"{_replicas(topic)} replicas, {_IN_SYNC_MIN} {topic.config.get(_IN_SYNC_MIN, '?')}"
-        yield Diagnosis("durability", "ok", f"topic {topic.name}", found)
+        in_sync_min = topic.config.get(_IN_SYNC_MIN, "?")
+        yield check.ok(f"{_replicas(topic)} replicas, {_IN_SYNC_MIN} {in_sync_min}")
 
 
 def _replicas(topic: Topic) -> int:
@@ -118,7 +120,8 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
     if replicas == 1:
         text = "1 replica: a loss of its host loses acknowledged records"
         remedy = f"give each {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
-        yield "warning", text, f"{remedy} {address}; `duewheel init --replication-factor 3` for new"
+        remedy += f" {address}; `duewheel init --replication-factor {_REPLICAS}` for new"
+        yield "warning", text, remedy
     elif _IN_SYNC_MIN not in topic.config:
         return
     elif in_sync_min == 1:
@@ -129,51 +132,48 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
         yield "warning", text, set_to(f"{_IN_SYNC_MIN}={replicas - 1}")
 
 
-def survivable(topic: Topic, address: str) -> Iterator[Diagnosis]:
+def check_survivable(topic: Topic, address: str) -> Findings:
     """Checks for a setting that no transaction survives."""
     found = unsurvivable(topic.config)
     if found:
-        name, value = found
-        text = f"{name} is {value}, below {SPAN_MIN_MS}: Kafka may refuse the end of a transaction "
-        text += "there, so its timers are parked"
-        remedy = remedy_command(address, topic.name, f"{name}=3600000")
-        yield Diagnosis("transaction_settings", "error", f"topic {topic.name}", text, remedy)
+        text = f"{found.name} is {found.value}, below {found.least}: Kafka may refuse the end of a "
+        text += "transaction there, so its timers are parked"
+        remedy = remedy_command(address, topic.name, f"{found.name}={USUAL}")
+        yield Check("transaction_settings", f"topic {topic.name}").error(text, remedy)
 
 
-def sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Iterator[Diagnosis]:
+def check_sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Findings:
     """Checks that a target takes every message that a timer topic takes."""
     sizes_max = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
     for target in targets if sizes_max else ():
         if _BYTES_MAX not in target.config:
             continue
         most, needed = int(target.config[_BYTES_MAX]), max(sizes_max)
-        yield diagnose(
-            "message_size",
-            f"topic {target.name}",
-            f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
-            + ("" if most >= needed else ": a larger message becomes a dead letter"),
-            warning=most < needed,
-            remedy=remedy_command(address, target.name, f"{_BYTES_MAX}={needed}"),
-        )
+        check = Check("message_size", f"topic {target.name}")
+        found = f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
+        if most >= needed:
+            yield check.ok(found)
+        else:
+            yield check.warning(
+                f"{found}: a larger message becomes a dead letter",
+                remedy_command(address, target.name, f"{_BYTES_MAX}={needed}"),
+            )
 
 
-def open_targets(timer: TimerSection) -> Iterator[Diagnosis]:
+def check_open_targets(timer: TimerSection) -> Findings:
     """Checks that each timer topic is open for a target."""
     for topic, opened in timer.open_targets.items():
-        yield diagnose(
-            "open_targets",
-            "topics of the pattern" if topic == "*" else f"topic {topic}",
-            f"open for {', '.join(opened)}" if opened else "open for none: all dead letters",
-            warning=not opened,
-            remedy="name targets in timer.targets, or one in timer.mapping; duewheel reconfigure",
-        )
+        subject = "topics of the pattern" if topic == "*" else f"topic {topic}"
+        check = Check("open_targets", subject)
+        if opened:
+            yield check.ok(f"open for {', '.join(opened)}")
+        else:
+            remedy = "name targets in timer.targets, or one in timer.mapping; duewheel reconfigure"
+            yield check.warning("open for none: all dead letters", remedy)
 
 
-def _missing_target(topic: str, address: str) -> Diagnosis:
-    return Diagnosis(
-        "target_missing",
-        "error",
-        f"topic {topic}",
+def _target_missing(topic: str, address: str) -> DoctorFinding:
+    return Check("target_missing", f"topic {topic}").error(
         "the configuration names it as a target, and it does not exist: its messages become "
         "dead letters",
         f"`duewheel topic create {topic}`, or kafka-topics.sh --bootstrap-server {address} "

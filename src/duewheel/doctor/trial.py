@@ -15,18 +15,21 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kafka import KafkaProducer
-from kafka.structs import OffsetAndMetadata, TopicPartition
+from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as KafkaPartition
 
+from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis, diagnose
+from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.scratch import ScratchTopic, name_of
-from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
-from duewheel.kafka.ledger.command_ledger import CommandLedger, NewRecord
+from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
+from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.kafka.log.newest import newest_records
 
 COMMITTED, OFFSETS, ZOMBIE, ABORTED = b"committed", b"offsets", b"zombie", b"aborted"
@@ -39,37 +42,27 @@ _UNNEEDED = "duewheel does not depend on it: its progress is a record"
 _REMEDY = "exactly once needs transactions as Apache Kafka 2.7 and newer have them"
 
 
-def examine(cluster: Cluster, scratch: ScratchTopic) -> Iterator[Diagnosis]:
+def examine(cluster: Cluster, scratch: ScratchTopic) -> Findings:
     """Runs the trial; it takes a second or two on a healthy cluster."""
     with contextlib.closing(_Trial(cluster, scratch)) as trial:
         yield from trial.run()
 
 
-def check_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Iterator[Diagnosis]:
+def check_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Findings:
     """Checks the keys that a reader of committed records has `seen`: those that are `wanted`."""
     subject, missing = f"topic {topic}", wanted - seen
-    yield diagnose(
-        "committed_seen",
-        subject,
-        f"of {len(wanted)} committed transactions {len(wanted - missing)} can be read",
-        error=bool(missing),
-        remedy=_REMEDY,
-    )
-    yield diagnose(
-        "fencing",
-        subject,
-        "the transaction of a fenced producer "
-        + ("was committed nevertheless" if ZOMBIE in seen else "cannot be read"),
-        error=ZOMBIE in seen,
-        remedy=_REMEDY,
-    )
-    yield diagnose(
-        "read_committed",
-        subject,
-        f"an aborted transaction is {'visible' if ABORTED in seen else 'not visible'}",
-        error=ABORTED in seen,
-        remedy=_REMEDY,
-    )
+    found = f"of {len(wanted)} committed transactions {len(wanted - missing)} can be read"
+    yield Check("committed_seen", subject).of("error" if missing else "ok", found, _REMEDY)
+    check, found = Check("fencing", subject), "the transaction of a fenced producer"
+    if ZOMBIE in seen:
+        yield check.error(f"{found} was committed nevertheless", _REMEDY)
+    else:
+        yield check.ok(f"{found} cannot be read")
+    check = Check("read_committed", subject)
+    if ABORTED in seen:
+        yield check.error("an aborted transaction is visible", _REMEDY)
+    else:
+        yield check.ok("an aborted transaction is not visible")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,31 +84,32 @@ class _Trial:
 
     def __init__(self, cluster: Cluster, scratch: ScratchTopic) -> None:
         self._cluster = cluster
-        self._partition = TopicPartition(scratch.topic, 0)
+        self._partition = KafkaPartition(scratch.topic, 0)
         self._name = name_of(cluster.settings)
         self._subject = f"transactional id {self._name}"
         self._run = uuid.uuid4().bytes  # a topic that stays has records of earlier trials
         self._limits = replace(shard_settings.publisher_limits(cluster.settings), stop_s=_STOP_S)
         self._ledgers: list[TrialLedger] = []
 
-    def run(self) -> Iterator[Diagnosis]:
+    def run(self) -> Findings:
         began_ms = self._cluster.clock.boottime_ms()
+        check = Check("transactions", self._subject)
         try:
             ledger = self._open()
             self._write(ledger, COMMITTED)
         except DuewheelError as error:
-            yield Diagnosis("transactions", "error", self._subject, str(error), _rights(self._name))
+            yield check.error(str(error), _rights(self._name))
             return
         took_ms = self._cluster.clock.boottime_ms() - began_ms
         found = f"a producer was opened, and a transaction committed, in {took_ms} ms"
-        yield Diagnosis("transactions", "ok", self._subject, found)
+        yield check.ok(found)
         offsets = self._try_offsets(ledger)
         yield offsets
         try:
             self._try_fencing(ledger)
             seen = self._read()
         except DuewheelError as error:
-            yield Diagnosis("fencing", "error", self._subject, str(error), _REMEDY)
+            yield Check("fencing", self._subject).error(str(error), _REMEDY)
             return
         wanted = {COMMITTED} | ({OFFSETS} if offsets.severity == "ok" else set())
         yield from check_seen(self._partition.topic, seen, wanted)
@@ -129,9 +123,9 @@ class _Trial:
                 "delete the trial's group", lambda admin: admin.delete_groups([self._name])
             )
 
-    def _try_offsets(self, ledger: TrialLedger) -> Diagnosis:
+    def _try_offsets(self, ledger: TrialLedger) -> DoctorFinding:
         """Commits an offset with metadata beside a record, and reads it back."""
-        subject = f"group {self._name}"
+        check = Check("group_offsets", f"group {self._name}")
         offsets = {self._partition: OffsetAndMetadata(_OFFSET, _METADATA, -1)}
         try:
             # The open aborts an earlier transaction that was not really committed.
@@ -141,17 +135,11 @@ class _Trial:
             )
             read = self._read_offset()
         except DuewheelError as error:
-            remedy = f"{_UNNEEDED}; {_rights(self._name)}"
-            return Diagnosis("group_offsets", "warning", subject, str(error), remedy)
-        same = read is not None and (read.offset, read.metadata) == (_OFFSET, _METADATA)
-        return diagnose(
-            "group_offsets",
-            subject,
-            f"offset {_OFFSET} and {len(_METADATA)} characters of metadata "
-            + ("came back" if same else f"came back as {read}"),
-            warning=not same,
-            remedy=_UNNEEDED,
-        )
+            return check.warning(str(error), f"{_UNNEEDED}; {_rights(self._name)}")
+        found = f"offset {_OFFSET} and {len(_METADATA)} characters of metadata came back"
+        if read is not None and (read.offset, read.metadata) == (_OFFSET, _METADATA):
+            return check.ok(found)
+        return check.warning(f"{found} as {read}", _UNNEEDED)
 
     def _read_offset(self) -> OffsetAndMetadata | None:
         """Reads the group's offset, which appears a moment after the commit, with its marker."""
@@ -176,22 +164,16 @@ class _Trial:
 
     def _read(self) -> set[bytes]:
         deadline = self._cluster.admin.deadline()
-        found = newest_records(self._cluster.client, self._partition.topic, deadline)
+        found = newest_records(self._cluster.clients, self._partition.topic, deadline)
         return {key for key, record in found.items() if record.value == self._run}
 
     # ---- steps -----------------------------------------------------------------------------
 
     def _open(self) -> TrialLedger:
-        ledger = CommandLedger(
-            "doctor",
-            self._cluster.client,
-            self._name,
-            self._partition,
-            _POSITION,
-            lambda value: TrialStep(value or b""),
-            self._limits,
-            self._cluster.clock,
-        )
+        settings, topic = self._cluster.settings, self._partition.topic
+        name = f"doctor.{settings.shard.index}"  # as `name_of`, with the app's
+        spec = LedgerSpec("doctor", name, _POSITION, lambda read: TrialStep(read or b""), topic)
+        ledger = CommandLedger(settings, spec, self._cluster.clock, self._limits)
         self._ledgers.append(ledger)
         ledger.open(dry_run=False)
         return ledger
@@ -202,7 +184,7 @@ class _Trial:
         record = NewRecord(key, topic, number, key, self._run, ())
         step = TrialStep(self._run + key)
         if ledger.write([record], step, act) != step:
-            raise KafkaUnavailable(f"{self._name}: the broker refuses a record of a few bytes")
+            raise DuewheelError(f"{self._name}: the broker refuses a record of a few bytes")
 
     def _spoil(self, ledger: TrialLedger, key: bytes, act: Act) -> None:
         """Writes a record in a transaction that `act` keeps from being committed. Whether it was

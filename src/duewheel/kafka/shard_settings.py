@@ -7,10 +7,16 @@ from collections.abc import Mapping
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.progress import shard_of
+from duewheel.config.keys_and_defaults import ShardSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
+
+
+def owns(shard: ShardSection, partition: TopicPartition) -> bool:
+    """Whether a timer partition is this shard's."""
+    return shard_of(partition, shard.count) == shard.index
 
 
 def own(settings: Settings, offsets: Marks) -> dict[TopicPartition, int]:
@@ -20,7 +26,7 @@ def own(settings: Settings, offsets: Marks) -> dict[TopicPartition, int]:
         ConfigError: no partition is this shard's.
     """
     shard = settings.shard
-    mine = {p: o for p, o in offsets.items() if shard_of(p, shard.count) == shard.index}
+    mine = {p: o for p, o in offsets.items() if owns(shard, p)}
     if offsets and not mine:
         counts = Counter(topic for topic, _ in offsets)
         partitions = ", ".join(f"{topic} has {count}" for topic, count in sorted(counts.items()))
@@ -32,14 +38,13 @@ def own(settings: Settings, offsets: Marks) -> dict[TopicPartition, int]:
 
 def own_counts(settings: Settings, counts: Mapping[str, int]) -> dict[str, int]:
     """How many of each topic's partitions are this shard's."""
-    index, shards = settings.shard.index, settings.shard.count
-    return {t: sum(shard_of((t, n), shards) == index for n in range(c)) for t, c in counts.items()}
+    return {t: sum(owns(settings.shard, (t, n)) for n in range(c)) for t, c in counts.items()}
 
 
-def publisher_limits(settings: Settings) -> PublisherLimits:
+def publisher_limits(settings: Settings) -> TransactionLimits:
     """Time limits of transactions."""
     timeout_ms = settings.dequeue.transaction_timeout_ms
-    return PublisherLimits(
+    return TransactionLimits(
         publish_deadline_s=settings.dequeue.call_deadline.total_seconds(),
         transaction_timeout_ms=timeout_ms,
         # A dead transaction of `reshard` may hide the progress for as long as its time-out.

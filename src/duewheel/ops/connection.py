@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable, Unacknowledged
 from duewheel.kafka.connect import bootstrap
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.client_options import ClientOptions
+
+ANSWER_S = 30.0  # the longest wait for an answer
 
 
 @contextmanager
-def required(settings: Settings) -> Iterator[None]:
+def require_kafka(settings: Settings) -> Iterator[None]:
     """Runs a block that needs Kafka.
 
     Raises:
@@ -25,7 +27,7 @@ def required(settings: Settings) -> Iterator[None]:
         except (KafkaUnavailable, Unacknowledged) as error:
             if not errors.text:
                 raise
-            last = ClientSettings(settings.kafka.client_options("admin")).redacted(errors.text)
+            last = ClientOptions(settings.kafka.client_options("admin")).redacted(errors.text)
             text = f"{error}; last log line: {last}"
             if isinstance(error, Unacknowledged):
                 raise Unacknowledged(text, **error.counts) from error

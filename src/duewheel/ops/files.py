@@ -28,7 +28,7 @@ class Unreadable(DuewheelError):
 
 
 @contextmanager
-def opened(settings: Settings, fs: FileSystem = READING_FS) -> Iterator[DataDirectory]:
+def open_files(settings: Settings, fs: FileSystem = READING_FS) -> Iterator[DataDirectory]:
     """Opens the shard's data directory, in which its processes may run; by default only to read it.
 
     Raises:
@@ -42,27 +42,30 @@ def opened(settings: Settings, fs: FileSystem = READING_FS) -> Iterator[DataDire
 
 
 def open_directory(settings: Settings, fs: FileSystem = READING_FS) -> DataDirectory:
-    """Opens the directory as `opened`; the caller closes it.
+    """Opens the directory as `open_files`; the caller closes it.
 
     Raises:
         NoDataDirectory: it does not exist yet.
     """
-    path = settings.storage.data_dir
-    try:
-        return DataDirectory(path, settings.wheel, fs)
-    except FileNotFoundError as error:
-        raise settings.no_data_dir() from error
+    with _existing(settings):
+        return DataDirectory(settings.storage.data_dir, settings.wheel, fs)
 
 
-def open_state(settings: Settings) -> State:
-    """Maps the directory's `state` to read it; the caller releases it.
+def open_state(settings: Settings, fs: FileSystem = READING_FS) -> State:
+    """Maps the directory's `state`, by default to read it; the caller releases it.
 
     Raises:
         NoDataDirectory: it does not exist yet.
     """
-    path = settings.storage.data_dir
+    with _existing(settings):
+        return State.open(settings.storage.data_dir, fs)
+
+
+@contextmanager
+def _existing(settings: Settings) -> Iterator[None]:
+    """Raises the lack of the data directory as NoDataDirectory."""
     try:
-        return State.open(path, READING_FS)
+        yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise settings.no_data_dir() from error
 
@@ -77,13 +80,11 @@ def files_identity(settings: Settings) -> tuple[str, int, int]:
         RecoveryPending: files may be cut at any moment.
     """
     try:
-        with open_state(settings) as state:
+        with _existing(settings), open_state(settings) as state:
             if state.needs_recovery:
                 raise RecoveryPending("the files are being recovered: try again")
             state.require(settings.wheel.precision_ms, settings.wheel.slots)
             return state.uuid, state.recovered, state.path.stat().st_ino
-    except FileNotFoundError as error:
-        raise settings.no_data_dir() from error
     except NoDataDirectory:
         raise
     except (ConfigError, CorruptFile, OSError) as error:
@@ -96,9 +97,7 @@ def check(settings: Settings) -> CheckedFiles:
     Raises:
         ConfigError: there is no data directory, or it was made with another geometry.
     """
-    try:
+    with _existing(settings):
         report = full_check.check(settings.storage.data_dir, settings.wheel)
-    except FileNotFoundError as error:
-        raise settings.no_data_dir() from error
     findings = [FileFinding(**asdict(finding)) for finding in report.findings]
     return CheckedFiles(ok=report.ok, records=report.records, findings=findings)

@@ -39,6 +39,11 @@ def page_of_parts(
     return rows, None
 
 
+def place_text(partition: int, offset: int) -> str:
+    """Returns the name of a place; `place_before` parses it."""
+    return f"{partition}@{offset}"
+
+
 def place_before(page: str | None) -> Place:
     """Returns the place after which a page begins; None is the first page.
 

@@ -7,22 +7,26 @@ fewer partitions when a receipt was written, so the id alone names none.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow.compute
 
-from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter, ReceiptList
+from duewheel import factory
+from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter, ReceiptList, ReceiptQuery
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records, rows_of
-from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
+from duewheel.kafka.log.ends import INIT_MAKES_IT
 from duewheel.kafka.log.reader import LogReader
-from duewheel.ops.pages import place_before, ranges_after
+from duewheel.ops.connection import ANSWER_S
+from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.columns import constant, filled
 from duewheel.schemas.receipts import Receipt, target_pattern
@@ -31,39 +35,49 @@ from duewheel.schemas.wire.kafka_records import KafkaRecords
 _pc: Any = pyarrow.compute
 
 _FETCH_BYTES = 1 << 20
-_WAITS = Waits(stalled_s=30.0)
 
 
-def page_of_receipts(
-    settings: Settings, wanted: ReceiptFilter, *, limit: int, page: str | None, within_s: float
-) -> ReceiptList:
-    """Returns a page of receipts, oldest first within each partition of their topic; after
-    `within_s` it ends, with those so far.
+def list_receipts(
+    settings: Settings, wanted: ReceiptFilter, page: str | None = None
+) -> Iterator[DeliveryReceipt]:
+    """Yields receipts, oldest first within each partition of their topic; `page` is the place of
+    the last one that the caller has.
 
     Raises:
         ConfigError: `page` does not parse, there are no receipts, or no such topic.
         KafkaUnavailable: no answer in time.
     """
-    topic = _topic(settings)
-    after = place_before(page)
-    end_s, rows = time.monotonic() + within_s, list[DeliveryReceipt]()
-    client = ClientSettings(settings.kafka.client_options("consumer"))
-    with LogReader(client, [topic], waits=_WAITS) as reader:
+    with closing(_parts(settings, wanted, page)) as parts:
+        yield from (row for rows, _ in parts for row in rows)
+
+
+def page_of_receipts(settings: Settings, wanted: ReceiptQuery, within_s: float) -> ReceiptList:
+    """Returns a page of the receipts that `list_receipts` yields; after `within_s` it ends, with
+    those so far. Raises as `list_receipts`.
+    """
+    with closing(_parts(settings, wanted, wanted.page)) as parts:
+        rows, following = page_of_parts(parts, wanted.limit, within_s, lambda row: row.receipt)
+    return ReceiptList(receipts=rows, next=following)
+
+
+def _parts(
+    settings: Settings, wanted: ReceiptFilter, page: str | None
+) -> Generator[tuple[list[DeliveryReceipt], str], None, None]:
+    """Yields the rows of a part of the topic, and the place of the last receipt in that part."""
+    topic, after = _topic(settings), place_before(page)
+    client = factory.kafka_clients(settings, "consumer")
+    with LogReader(client, [topic], partial(Deadline, ANSWER_S)) as reader:
         reader.existing(hint=INIT_MAKES_IT)
         found = reader.bounds(_time(wanted.since_ms), _time(wanted.until_ms))
         bounds = {number: each for (_, number), each in found.items()}
         for number, start, end in ranges_after(after, bounds):
             ranges = {(topic, number): (start, end)}
             for part in reader.read(ranges, _FETCH_BYTES):
-                for records in committed_records(part, ranges):
-                    for offset, receipt in matching(records, wanted):
-                        rows.append(_row(receipt, number, offset))
-                        if len(rows) == limit:
-                            return ReceiptList(receipts=rows, next=rows[-1].receipt)
-                if time.monotonic() > end_s:
-                    next_page = f"{number}@{min(part[0].end, end) - 1}"
-                    return ReceiptList(receipts=rows, next=next_page)
-    return ReceiptList(receipts=rows, next=None)
+                matching = chain.from_iterable(
+                    matches(records, wanted) for records in committed_records(part, ranges)
+                )
+                rows = [_row(receipt, number, offset) for offset, receipt in matching]
+                yield rows, place_text(number, min(part[0].end, end) - 1)
 
 
 def _topic(settings: Settings) -> str:
@@ -77,7 +91,7 @@ def _time(time_ms: int | None) -> Bound | None:
     return None if time_ms is None else Bound(time_ms=time_ms)
 
 
-def matching(records: KafkaRecords, wanted: ReceiptFilter) -> Iterator[tuple[int, Receipt]]:
+def matches(records: KafkaRecords, wanted: ReceiptFilter) -> Iterator[tuple[int, Receipt]]:
     """Yields offset and receipt of each record that matches."""
     rows = np.flatnonzero(_selected(records, wanted))
     for offset, timestamp_ms, key, value, _ in rows_of(records.take(rows)):
@@ -111,5 +125,5 @@ def _row(receipt: Receipt, number: int, offset: int) -> DeliveryReceipt:
         due_ms=receipt.due_ms,
         delivered_ms=receipt.delivered_ms,
         lateness_ms=receipt.lateness_ms,
-        receipt=f"{number}@{offset}",
+        receipt=place_text(number, offset),
     )

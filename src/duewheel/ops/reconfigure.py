@@ -1,8 +1,8 @@
 """`duewheel reconfigure`: changes the settings that decide a row's slot, skips records, and accepts
 the loss of timer partitions, on a shard with progress.
 
-wheel/admin/change_settings.py, src/duewheel/runtime/wanted_settings.py and
-wheel/admin/accept_loss.py have the steps. A dry run takes no lock and no transactional id, so a
+wheel/admin/ (change_settings.py, skip_records.py, accept_loss.py) and runtime/wanted_settings.py
+have the steps. A dry run takes no lock and no transactional id, so a
 running shard may make its report outdated.
 """
 
@@ -26,9 +26,9 @@ from duewheel.api.reconfigure import (
 )
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
+from duewheel.checkpoints.local_state import Local
 from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery_decision import Local
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config import setting_names
@@ -41,9 +41,10 @@ from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import wanted_settings
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
-from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses
-from duewheel.wheel.admin.change_settings import Rotation, commit, plan, take
-from duewheel.wheel.admin.change_settings import skip as plan_skip
+from duewheel.schemas.partition_names import by_name
+from duewheel.wheel.admin.accept_loss import KafkaTopics, Loss, accept, losses
+from duewheel.wheel.admin.change_settings import Plan, Rotation, commit, plan, take
+from duewheel.wheel.admin.skip_records import skip as plan_skip
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 
@@ -65,45 +66,52 @@ def reconfigure(settings: Settings, *, dry_run: bool, rotate_key: bool = False) 
             the running shard has refused the settings, and keeps its own.
         KafkaUnavailable: no answer in time.
     """
-    config = factory.dequeue_config(settings)
     for written in all_shards(settings).values():
         if written.progress.partitions:
             require_not_sealed(written.progress)
     with _connected(settings) as (publisher, admin):
-        progress = publisher.peek()
-        offsets_at = wanted_settings.offsets_at(progress, admin)
-        rotation = Rotation(secrets.randbits, partial(_ends, admin)) if rotate_key else None
-        runs = lock_is_held(settings.storage.data_dir / Role.DEQUEUE.lock_name)
-        planned = plan(
-            progress,
-            _seen(settings),
-            settings.wheel,
-            config,
-            offsets_at,
-            rotation=rotation,
-            runs=runs and not rotate_key,
-        )
-        if planned.changes and runs and not rotate_key and not dry_run:
-            admin.require_topics(settings, served=True)
-            planned = replace(planned, progress=_request(settings, publisher))
-            planned = replace(planned, since=planned.progress.epochs.newest.since)
-        elif (planned.changes or rotate_key) and not dry_run:
-            with _alone(settings) as directory:
-                planned = take(directory, publisher, config, offsets_at, rotation=rotation)
+        planned = _changed(settings, publisher, admin, dry_run=dry_run, rotate_key=rotate_key)
     old = planned.committed.epochs.newest.values
     changes = setting_names.changed(old, settings, factory.slot_values(settings))
     return Reconfigured(
         dry_run=dry_run,
         changes={name: SettingChange(**change) for name, change in changes.items()},
-        since={_name(place): offset for place, offset in sorted(planned.since.items())},
+        since=by_name(planned.since),
         epochs=len(planned.progress.epochs),
         dropped=planned.dropped,
         key_rotated=rotate_key,
     )
 
 
-def _request(settings: Settings, publisher: KafkaPublisher) -> Progress:
-    """Has the running dequeue take the settings; returns the progress with them.
+def _changed(
+    settings: Settings,
+    publisher: KafkaPublisher,
+    admin: KafkaAdmin,
+    *,
+    dry_run: bool,
+    rotate_key: bool,
+) -> Plan:
+    """Plans the change, and unless `dry_run` makes it: by the running dequeue, or in its place.
+    Raises as `reconfigure`.
+    """
+    config, committed = factory.dequeue_config(settings), publisher.peek()
+    offsets_at = wanted_settings.offsets_at(committed, admin)
+    rotation = Rotation(secrets.randbits, partial(_ends, admin)) if rotate_key else None
+    is_locked = lock_is_held(settings.storage.data_dir / Role.DEQUEUE.lock_name)
+    runs = is_locked and not rotate_key  # a running dequeue draws no key
+    terms = settings.wheel, config, offsets_at
+    planned = plan(committed, _seen(settings), *terms, rotation=rotation, runs=runs)
+    if dry_run or not (planned.changes or rotate_key):
+        return planned
+    if runs:
+        admin.require_topics(settings, served=True)
+        return _taken_by_dequeue(settings, publisher, planned)
+    with _alone(settings) as directory:
+        return take(directory, publisher, config, offsets_at, rotation=rotation)
+
+
+def _taken_by_dequeue(settings: Settings, publisher: KafkaPublisher, planned: Plan) -> Plan:
+    """Has the running dequeue take the settings; returns the plan as it has made it.
 
     Raises:
         RecoveryRefused: it has refused them.
@@ -126,7 +134,7 @@ def _request(settings: Settings, publisher: KafkaPublisher) -> Progress:
             "the shard keeps the settings that it had: the line `the requested settings are "
             "refused` in the log of dequeue has the reason"
         )
-    return progress
+    return replace(planned, progress=progress, since=progress.epochs.newest.since)
 
 
 def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> Skipped:
@@ -138,22 +146,26 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> Skipped:
         ConfigError: a record does not exist, or too many are skipped.
         RecoveryRefused: ingest has taken it already, or the directory is not the owner's.
     """
-    records = [_parsed("--skip", name, offset=True) for name in named]
+    records = [_record(name) for name in named]
     config = factory.dequeue_config(settings)
     with _connected(settings) as (publisher, admin):
-        for directory, committed in _rounds(settings, publisher, dry_run=dry_run):
-            ends = _ends(admin, (partition for partition, _ in records))
+        ends = _ends(admin, (partition for partition, _ in records))
+
+        def planned(committed: Progress | None) -> Progress:
             offsets_at = wanted_settings.offsets_at(committed, admin)
-            wanted = plan_skip(
-                records, committed, _seen(settings), settings.wheel, config, offsets_at, ends
-            )
-            assert committed is not None, "the plan would have refused"
-            if directory is not None:
+            local = _seen(settings)
+            return plan_skip(records, committed, local, settings.wheel, config, offsets_at, ends)
+
+        committed = publisher.peek()
+        wanted = planned(committed)
+        if not dry_run and wanted != committed:
+            with _alone(settings) as directory:
+                committed = publisher.start()
+                wanted = planned(committed)
+                assert committed is not None, "the plan would have refused"
                 commit(directory, publisher, committed, wanted)
-            elif wanted == committed:
-                break
-    skipped = sorted(wanted.epochs.skipped.items())
-    return Skipped(dry_run=dry_run, skipped={_name(place): list(o) for place, o in skipped})
+    skipped = by_name(wanted.epochs.skipped)
+    return Skipped(dry_run=dry_run, skipped={name: list(o) for name, o in skipped.items()})
 
 
 def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> LossAccepted:
@@ -165,30 +177,23 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> L
         ConfigError: a partition does not exist, or other partitions of its topic are lost, too.
         RecoveryRefused: a partition has no loss, or it cannot be accepted yet.
     """
-    partitions = [_parsed("--accept-loss", name)[0] for name in named]
+    partitions = [_partition(name) for name in named]
     config = factory.dequeue_config(settings)
     with _connected(settings) as (publisher, admin):
         topics = _topics(admin, {topic for topic, _ in partitions})
-        for directory, committed in _rounds(settings, publisher, dry_run=dry_run):
-            progress, accepted = losses(partitions, committed, _seen(settings), config, topics)
-            if directory is not None:
+
+        def determined(committed: Progress | None) -> tuple[Progress, dict[TopicPartition, Loss]]:
+            return losses(partitions, committed, _seen(settings), config, topics)
+
+        progress, accepted = determined(publisher.peek())
+        if not dry_run:
+            with _alone(settings) as directory:
+                progress, accepted = determined(publisher.start())
                 accept(directory, publisher, progress, accepted, topics.ids)
                 with closing(DurableCheckpoints(directory.path)) as checkpoints:
                     checkpoints.write()
-    lost = {_name(place): LostPartition(**asdict(loss)) for place, loss in sorted(accepted.items())}
+    lost = {name: LostPartition(**asdict(loss)) for name, loss in by_name(accepted).items()}
     return LossAccepted(dry_run=dry_run, accepted=lost)
-
-
-def _rounds(
-    settings: Settings, publisher: KafkaPublisher, *, dry_run: bool
-) -> Iterator[tuple[DataDirectory | None, Progress | None]]:
-    """Yields the progress to plan from: first beside running processes; then, unless `dry_run`,
-    with the directory to write to, both processes locked out and the transactional id taken.
-    """
-    yield None, publisher.peek()
-    if not dry_run:
-        with _alone(settings) as directory:
-            yield directory, publisher.start()
 
 
 @contextmanager
@@ -197,13 +202,15 @@ def _connected(settings: Settings) -> Iterator[tuple[KafkaPublisher, KafkaAdmin]
         clock = factory.StoppableClock(stack.enter_context(stop_signals()))
         publisher = factory.publisher(settings, clock)
         stack.callback(publisher.close)
-        options = settings.kafka.client_options("admin")
-        yield publisher, stack.enter_context(KafkaAdmin(options, stopping=clock.stopping))
+        admin = factory.kafka_admin(settings, clock.stopping)
+        yield publisher, stack.enter_context(admin)
 
 
 @contextmanager
 def _alone(settings: Settings) -> Iterator[DataDirectory]:
-    """Opens the data directory with the locks of both processes."""
+    """Opens the data directory with the locks of both processes. A plan that was made beside them
+    is made again: the progress may have changed.
+    """
     path = settings.storage.data_dir
     directory = factory.start_directory(settings, Role.DEQUEUE)
     try:
@@ -232,16 +239,19 @@ def _topics(admin: KafkaAdmin, names: Iterable[str]) -> KafkaTopics:
     return KafkaTopics(ids, admin.log_start_offsets(topics), admin.end_offsets(topics))
 
 
-def _parsed(option: str, name: str, *, offset: bool = False) -> tuple[TopicPartition, int]:
-    """Parses topic-partition, with `offset` topic-partition@offset; else the offset is 0."""
-    pattern = r"(.+)-([0-9]+)@([0-9]+)" if offset else r"(.+)-([0-9]+)()"
+def _partition(name: str) -> TopicPartition:
+    topic, number = _parts("--accept-loss", name, r"(.+)-([0-9]+)", "topic-partition")
+    return topic, int(number)
+
+
+def _record(name: str) -> tuple[TopicPartition, int]:
+    pattern, form = r"(.+)-([0-9]+)@([0-9]+)", "topic-partition@offset"
+    topic, number, offset = _parts("--skip", name, pattern, form)
+    return (topic, int(number)), int(offset)
+
+
+def _parts(option: str, name: str, pattern: str, form: str) -> tuple[str, ...]:
     matched = re.fullmatch(pattern, name)
     if matched is None:
-        form = "topic-partition@offset" if offset else "topic-partition"
         raise ConfigError(f"{option} {name}: write it as {form}")
-    topic, number, at = matched.groups()
-    return (topic, int(number)), int(at or 0)
-
-
-def _name(partition: TopicPartition) -> str:
-    return f"{partition[0]}-{partition[1]}"
+    return matched.groups()

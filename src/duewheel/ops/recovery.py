@@ -2,12 +2,13 @@
 
     1. reads the newest progress from Kafka without taking the shard, and the local files without a
        lock; nothing changes, and the processes may run
-    2. decides as dequeue does (checkpoints/recovery_decision.py), and finds ingest's start offsets
+    2. decides as dequeue does (wheel/recovery/decision.py), and finds ingest's start offsets
     3. reads the messages from there up to C of the close page, where dequeue would end its wait,
        and counts them as ingest would: done, or pending again
 
-Memory holds 8 MiB of records at a time. The preview does not verify the files. If the start
-finds damage in them, it keeps nothing, whatever the preview reported.
+It reads 8 MiB of batches, or one larger batch, from each broker at a time; decompressed they may
+need more memory. The preview does not verify the files. If the start finds damage in them, it keeps
+nothing, whatever the preview reported.
 """
 
 from __future__ import annotations
@@ -24,21 +25,23 @@ from duewheel import factory
 from duewheel.api.recovery import StartPreview
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
+from duewheel.checkpoints.local_state import Keep, Local, is_own
 from duewheel.checkpoints.ownership import require_own_files
 from duewheel.checkpoints.progress import NOBODY, Progress
-from duewheel.checkpoints.recovery_decision import Decision, Keep, Local, decide, is_own
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
-from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import first_starts
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import progress_bar
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.partition_names import by_name, partition_name
 from duewheel.schemas.request.parser import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
+from duewheel.wheel.recovery.decision import Decision, decide
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.recovery.startup import NO_PROGRESS
 from duewheel.wheel.recovery.survey import survey
@@ -57,7 +60,7 @@ class Reread:
     pending: int = 0
 
 
-def dry_run(settings: Settings) -> StartPreview:
+def preview_start(settings: Settings) -> StartPreview:
     """Previews the next start.
 
     Raises:
@@ -66,29 +69,28 @@ def dry_run(settings: Settings) -> StartPreview:
         KafkaUnavailable: no answer in time.
     """
     begun_s = time.monotonic()
-    with _admin(settings) as admin:
+    with factory.kafka_admin(settings) as admin:
         progress, local = _read_state(settings)
         if progress is None:
-            case, keep, starts, reread = "new", Keep.NOTHING, _new(settings, admin, local), Reread()
-        else:
-            decision = _decide(settings, progress, local)
-            case, keep = decision.case, decision.keep
-            starts = _starts(settings, admin, progress, local, decision)
-            reread = _classify_rows(settings, admin, progress, starts, decision.close.marks)
+            starts = _starts_of_new_shard(settings, admin, local)
+            return _preview("new", Keep.NOTHING, starts, Reread(), begun_s)
+        decision = _decide(settings, progress, local)
+        starts = _starts(settings, admin, progress, local, decision)
+        reread = _classify_rows(settings, admin, progress, starts, decision.close.marks)
+    return _preview(decision.case, decision.keep, starts, reread, begun_s)
+
+
+def _preview(case: str, keep: Keep, starts: Marks, reread: Reread, begun_s: float) -> StartPreview:
     return StartPreview(
         dry_run=True,
         case=case,
         keep=keep.name.lower(),
-        start_offsets={f"{topic}-{number}": o for (topic, number), o in sorted(starts.items())},
+        start_offsets=by_name(starts),
         rows_to_read=reread.done + reread.pending,
         done_rows=reread.done,
         pending_rows=reread.pending,
         took_s=round(time.monotonic() - begun_s, 3),
     )
-
-
-def _admin(settings: Settings) -> KafkaAdmin:
-    return KafkaAdmin(settings.kafka.client_options("admin"))
 
 
 # ---- the decision -------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ def _reached(progress: Progress) -> tuple[int, int]:
     return sum(part.delivered_slot for part in parts), sum(part.half_below or 0 for part in parts)
 
 
-def _new(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
+def _starts_of_new_shard(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
     """Returns the start offsets of a shard without progress."""
     starts, are_empty = first_starts(settings, admin)
     if not (are_empty and local.is_fresh):
@@ -155,24 +157,12 @@ def _classify_rows(
     settings: Settings, admin: KafkaAdmin, progress: Progress, starts: Marks, c: Marks
 ) -> Reread:
     """Reads and counts the messages between `starts` and `c`."""
-    topics = sorted(progress.topics)
-    log_starts, ends = admin.log_start_offsets(topics), admin.end_offsets(topics)
-    bounds = {}
-    for partition, end in c.items():
-        first, last = log_starts.get(partition, end), min(end, ends.get(partition, end))
-        start = starts.get(partition, 0)
-        if start < min(first, end):
-            log.error(
-                "the timer topic no longer has messages that must be read again",
-                partition=f"{partition[0]}-{partition[1]}",
-                offsets=min(first, end) - start,
-            )
-        if max(start, first) < last:
-            bounds[partition] = (max(start, first), last)
-    reread, epochs = Reread(), progress.epochs
+    topics, epochs = sorted(progress.topics), progress.epochs
+    bounds = _readable(admin, topics, starts, c)
+    reread = Reread()
     epoch_contracts = contracts(epochs, settings.dead_letter_topic)
     parsers = [functools.partial(parse, contract=contract) for contract in epoch_contracts]
-    client = ClientSettings(settings.kafka.client_options("consumer"))
+    client = factory.kafka_clients(settings, "consumer")
     with closing(LogReader(client, topics)) as reader, progress_bar() as bar:
         task = bar.add_task("offsets", total=sum(end - start for start, end in bounds.values()))
         for part in reader.read(bounds, _PART_BYTES):
@@ -186,3 +176,23 @@ def _classify_rows(
                 done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
                 reread = Reread(reread.done + done, reread.pending + len(rows) - done)
     return reread
+
+
+def _readable(
+    admin: KafkaAdmin, topics: list[str], starts: Marks, c: Marks
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Returns the offsets between `starts` and `c` that the timer topics still have."""
+    log_starts, ends = admin.log_start_offsets(topics), admin.end_offsets(topics)
+    bounds = {}
+    for partition, end in c.items():
+        first, last = log_starts.get(partition, end), min(end, ends.get(partition, end))
+        start = starts.get(partition, 0)
+        if start < min(first, end):
+            log.error(
+                "the timer topic no longer has messages that must be read again",
+                partition=partition_name(partition),
+                offsets=min(first, end) - start,
+            )
+        if max(start, first) < last:
+            bounds[partition] = (max(start, first), last)
+    return bounds

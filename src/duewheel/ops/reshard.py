@@ -48,24 +48,18 @@ from duewheel.errors import (
     ConfigError,
     Displaced,
     Fenced,
-    KafkaUnavailable,
     PublishDoubt,
     RecoveryRefused,
 )
 from duewheel.kafka import shard_settings
-from duewheel.kafka.connect.clients import ClientSettings
-from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.ledger.transactional_producer import (
-    TransactionalProducer,
-    doubt_of,
-)
-from duewheel.kafka.progress.all_shards import ShardRecord, all_shards
+from duewheel.kafka.ledger.transactional_producer import TransactionalProducer, doubt_of
+from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.kafka.progress.state_topic import place_of
-from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.signals import stop_signals
+from duewheel.schemas.partition_names import by_name
 from duewheel.schemas.wire.single_record import single
-from duewheel.wheel.ledger import CommitOutcome, Ledger
-from duewheel.wheel.publisher_protocol import Publisher
+from duewheel.wheel.publisher_protocol import Publisher, Seen
+from duewheel.wheel.transaction_outcome import CommitOutcome, Ledger
 
 _ATTEMPTS = 20
 BACKOFF_MS = 50, 1_000  # between attempts; random, because two equal rhythms would fence for ever
@@ -81,8 +75,9 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> Resharded:
         RecoveryRefused: the partitions cannot be assigned to so many shards; nothing has changed,
             unless the text says that shards are sealed.
         Fenced: another run of this command has begun.
-        KafkaUnavailable: no answer in time; a new run finishes the reassignment.
-        PublishDoubt: the owner of a shard took its id back at every attempt.
+        KafkaUnavailable, Unacknowledged: no answer in time.
+        PublishDoubt: a transaction's outcome is unknown, or the owner of a shard took its id back
+            at every attempt. After either, as after no answer, a new run finishes the reassignment.
     """
     begun_s = time.monotonic()
     with ExitStack() as stack:
@@ -98,7 +93,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool) -> Resharded:
 class ReshardCluster(Protocol):
     """The cluster, as resharding needs it. Not thread-safe."""
 
-    def shards(self, *, past_open: bool) -> Mapping[int, ShardRecord]:
+    def shards(self, *, past_open: bool) -> Mapping[int, Seen]:
         """Reads the newest record of every shard, removed ones included. `past_open`: waits for
         open transactions, which may hold newer records.
 
@@ -115,12 +110,12 @@ class ReshardCluster(Protocol):
         """Adds partitions to the state topic until each of `shards` shards has one."""
         ...
 
-    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
-        """Writes these records, by shard and key, in one transaction; returns the brokers' time.
+    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> None:
+        """Writes these records, by shard and key, in one transaction.
 
         Raises:
             Fenced: another run has begun.
-            KafkaUnavailable: the outcome is unknown.
+            PublishDoubt: the outcome is unknown.
         """
         ...
 
@@ -149,12 +144,12 @@ class Reassignment:
         """Runs all steps; none in a dry run or without a change. See `reshard`."""
         old = self._load_records(past_open=False)
         report = _report(len(old), self._reassigned(old), dry_run=dry_run)
-        begun = any(written.progress.sealed_for is not None for written in old)
+        begun = any(record.sealed_for is not None for record in old)
         if dry_run or (len(old) == self._to and not begun):
             return report
         self._cluster.make_room(self._to)
         self._cluster.take_lock()
-        like, count = old[0].progress, len(self._load_records(past_open=True))
+        like, count = old[0], len(self._load_records(past_open=True))
         all_sealed = [self._seal(shard, count, like) for shard in range(max(count, self._to))]
         records = self._reassigned(all_sealed[:count])
         removed = [
@@ -171,9 +166,8 @@ class Reassignment:
         log.info("partitions are reassigned", from_shards=count, to_shards=self._to)
         return _report(count, records, dry_run=False)
 
-    def _reassigned(self, old: Sequence[ShardRecord]) -> list[Progress]:
+    def _reassigned(self, records: Sequence[Progress]) -> list[Progress]:
         """Builds the records of the new shards; an undo returns the old ones."""
-        records = [written.progress for written in old]
         if len(records) == self._to:
             return unsealed(records, self._new_incarnation)
         try:
@@ -190,41 +184,27 @@ class Reassignment:
     def _new_incarnation(self) -> int:
         return self._random_bits(62)
 
-    def _load_records(self, *, past_open: bool) -> list[ShardRecord]:
+    def _load_records(self, *, past_open: bool) -> list[Progress]:
         """Loads the records of all existing shards, sealed or not."""
-        shards = self._cluster.shards(past_open=past_open)
-        count = shards[0].progress.shards
+        seen = self._cluster.shards(past_open=past_open)
+        shards = {shard: each.progress for shard, each in seen.items()}
+        count = shards[0].shards
         for shard in range(count):
-            if shard not in shards or not shards[shard].progress.partitions:
+            if shard not in shards or not shards[shard].partitions:
                 raise RecoveryRefused(
                     f"shard {shard} of {count} has no progress: `duewheel init` begins it"
                 )
         return [shards[shard] for shard in range(count)]
 
-    def _seal(self, shard: int, count: int, like: Progress) -> ShardRecord:
+    def _seal(self, shard: int, count: int, like: Progress) -> Progress:
         """Seals one shard, and returns its sealed record. There are `count` shards: an index from
         there on is a new shard's, which gets its settings from `like`.
         """
-        notices = {shard: {NOTICE_KEY: notice(count, self._to, done=False)}}
-        publisher: Publisher
-        at_ms = 0
-
-        def take(doubt: PublishDoubt | None) -> Progress | None:
-            """Takes the shard; by another publisher: the one before would yield to the notice."""
-            nonlocal publisher, at_ms
-            if doubt is not None:
-                self._backoff.wait(self._backoff.next_ms())
-            publisher = stack.enter_context(closing(self._cluster.publisher(shard)))
-            self._cluster.write(notices)
-            found = publisher.start()
-            at_ms = self._cluster.write(notices)
-            return found
-
         self._backoff.succeeded()
         with ExitStack() as stack:
-            ledger: Ledger[None, Progress] = Ledger(
-                take, lambda _, wanted: publisher.publish(None, wanted)
-            )
+            notice_bytes = notice(count, self._to, done=False)
+            owner = _Owner(self._cluster, shard, notice_bytes, self._backoff, stack)
+            ledger: Ledger[None, Progress] = Ledger(owner.take, owner.publish)
             record = ledger.open()
             for _ in range(_ATTEMPTS):
                 self._require_expected(shard, count, record)
@@ -235,7 +215,7 @@ class Reassignment:
                 result = ledger.commit(None, wanted)
                 if result.outcome is CommitOutcome.COMMITTED:
                     log.info("sealed", shard=shard, to_shards=self._to)
-                    return ShardRecord(wanted, at_ms)
+                    return wanted
                 record = result.position
         raise PublishDoubt(
             f"the owner of shard {shard} has taken it back {_ATTEMPTS} times: run it again"
@@ -253,12 +233,44 @@ class Reassignment:
             )
 
 
+class _Owner:
+    """Takes one shard from its owner, and writes its record. Not thread-safe."""
+
+    def __init__(
+        self,
+        cluster: ReshardCluster,
+        shard: int,
+        notice_bytes: bytes,
+        backoff: Backoff,
+        stack: ExitStack,
+    ) -> None:
+        """`notice_bytes` is the notice to the owner; `stack` closes the publishers."""
+        self._cluster, self._shard, self._backoff, self._stack = cluster, shard, backoff, stack
+        self._notices = {shard: {NOTICE_KEY: notice_bytes}}
+        self._publishers: list[Publisher] = []
+
+    def take(self, doubt: PublishDoubt | None) -> Progress | None:
+        """Takes the shard; by another publisher: the one before would yield to the notice."""
+        if doubt is not None:
+            self._backoff.wait(self._backoff.next_ms())
+        publisher = self._stack.enter_context(closing(self._cluster.publisher(self._shard)))
+        self._publishers.append(publisher)
+        self._cluster.write(self._notices)
+        found = publisher.start()
+        self._cluster.write(self._notices)
+        return found
+
+    def publish(self, _: None, wanted: Progress) -> int | None:
+        """Writes the record, as the last publisher."""
+        return self._publishers[-1].publish(None, wanted)
+
+
 class _Kafka:
     """The ReshardCluster of real brokers."""
 
     def __init__(self, settings: Settings, clock: factory.StoppableClock) -> None:
         self._settings, self._clock = settings, clock
-        self._client = ClientSettings(settings.kafka.client_options("producer"))
+        self._client = factory.kafka_clients(settings, "producer")
         self._limits = shard_settings.publisher_limits(settings)
         self._producer = TransactionalProducer(
             self._client, f"{settings.app.id}.reshard", self._limits, clock.stopping
@@ -268,7 +280,7 @@ class _Kafka:
         """Drop the client."""
         self._producer.stop()
 
-    def shards(self, *, past_open: bool) -> Mapping[int, ShardRecord]:
+    def shards(self, *, past_open: bool) -> Mapping[int, Seen]:
         """See ReshardCluster."""
         shards = all_shards(self._settings, self._clock.stopping, past_open=past_open)
         if 0 not in shards:
@@ -277,32 +289,30 @@ class _Kafka:
 
     def take_lock(self) -> None:
         """See ReshardCluster."""
-        deadline = Deadline(self._limits.start_deadline_s, self._clock.stopping)
+        deadline = self._limits.starting(self._clock.stopping)
         self._producer.open([self._settings.state_topic], deadline)
 
     def make_room(self, shards: int) -> None:
         """See ReshardCluster."""
         stopping = self._clock.stopping
-        with KafkaAdmin(self._settings.kafka.client_options("admin"), stopping=stopping) as admin:
+        with factory.kafka_admin(self._settings, stopping=stopping) as admin:
             admin.have_partitions(self._settings.state_topic, shards)
 
-    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
+    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> None:
         """See ReshardCluster."""
         batches = [
             (place_of(self._settings.state_topic, shard), single(key, value))
             for shard, records in values.items()
             for key, value in records.items()
         ]
-        now_ms = self._clock.now_ms()
         try:
-            return self._producer.transact("reshard", batches, now_ms) or self._clock.now_ms()
+            self._producer.transact("reshard", batches, self._clock.now_ms())
         except Exception as error:
             reason = self._client.explain(error)
-            if isinstance(doubt_of(error, reason), Displaced):
+            doubt = doubt_of(error, f"{reason}: run it again, it continues where this run ended")
+            if isinstance(doubt, Displaced):
                 raise Fenced(f"another `duewheel reshard` has begun: {reason}") from error
-            raise KafkaUnavailable(
-                f"{reason}: run it again, it continues where this run ended"
-            ) from error
+            raise doubt from error
 
     def publisher(self, shard: int) -> Publisher:
         """See ReshardCluster."""
@@ -329,7 +339,7 @@ def _new_shard(record: Progress) -> NewShard:
     newest = max(part.delivered_slot for part in record.partitions.values())
     return NewShard(
         shard=record.shard,
-        partitions=[f"{topic}-{number}" for topic, number in sorted(record.partitions)],
+        partitions=[*by_name(record.partitions)],
         delivered_until_ms=record.delivered_slot * precision_ms,
         apart_ms=(newest - record.delivered_slot) * precision_ms,
     )

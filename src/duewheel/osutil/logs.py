@@ -25,7 +25,7 @@ from structlog.types import EventDict, Processor, WrappedLogger
 
 from duewheel.config.values import is_secret
 
-Role = Literal["run", "ingest", "dequeue", "audit", "serve", "cli"]
+Role = Literal["run", "ingest", "dequeue", "audit", "serve", "relay", "cli"]
 Format = Literal["auto", "json", "text"]
 
 VALUE_CHARACTERS_MAX = 600  # a JVM stack trace as a message has tens of thousands
@@ -96,8 +96,8 @@ def configure(
 
 
 class FewRepeats(logging.Filter):
-    """Drops most records of a Kafka client that repeat logger and unformatted message; `repeated`
-    of the next passed one counts them.
+    """Drops most records of a Kafka client, or of OpenTelemetry without its collector, that repeat
+    logger and unformatted message; `repeated` of the next passed one counts them.
 
     A client without a broker logs the same nine messages five times a second, and duewheel's own
     events report the failure. The interval between passed records of a kind begins at `REPEAT_S`
@@ -112,7 +112,7 @@ class FewRepeats(logging.Filter):
         self._seen: dict[tuple[str, str], _Repeats] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name.partition(".")[0] != "kafka":
+        if record.name.partition(".")[0] not in {"kafka", "opentelemetry"}:
             return True
         if _SLOW_STEP in str(record.msg):
             return False

@@ -179,11 +179,24 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str
 
 def histogram(name: str, text: str, values_ms: Histogram) -> Metric:
     """A histogram of milliseconds, in seconds."""
+    return HistogramMetricFamily(PREFIX + name, text, *_in_seconds(values_ms))
+
+
+def histograms(name: str, text: str, label: str, values_ms: Mapping[str, Histogram]) -> Metric:
+    """Histograms of milliseconds with one label, in seconds."""
+    family = HistogramMetricFamily(PREFIX + name, text, labels=[label])
+    for value, each in values_ms.items():
+        family.add_metric([value], *_in_seconds(each))
+    return family
+
+
+def _in_seconds(values_ms: Histogram) -> tuple[list[tuple[str, int]], float]:
+    """The buckets and the sum."""
     buckets, count = [], 0
     for bound, within in zip([*values_ms.bounds, None], values_ms.counts, strict=True):
         count += within
         buckets.append(("+Inf" if bound is None else f"{bound / 1000:g}", count))
-    return HistogramMetricFamily(PREFIX + name, text, buckets, values_ms.total / 1000)
+    return buckets, values_ms.total / 1000
 
 
 def thread_failures() -> Metric:

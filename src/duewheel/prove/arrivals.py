@@ -9,11 +9,11 @@ from itertools import chain
 from typing import Any
 
 from kafka import KafkaConsumer
-from kafka.structs import TopicPartition
+from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.clock import Clock
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.connect.clients import ClientSettings, close
+from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.prove.load import ProofLoad
 from duewheel.prove.records import NUMBER, ArrivedReply, ArrivedTimer
@@ -36,7 +36,7 @@ class ArrivalReader(Worker):
 
     def __init__(
         self,
-        client: ClientSettings,
+        client: KafkaClients,
         topics: Sequence[str],
         reply_topic: str,
         timer_partitions: int,
@@ -81,7 +81,7 @@ class ArrivalReader(Worker):
         highest[source[0]] = max(highest[source[0]], number)
 
 
-def committed_records(client: ClientSettings, topic: str) -> Iterator[Any]:
+def committed_records(client: KafkaClients, topic: str) -> Iterator[Any]:
     """All committed records of a topic, partition by partition in their order.
 
     Raises:
@@ -100,7 +100,7 @@ def committed_records(client: ClientSettings, topic: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _consumer(client: ClientSettings, topics: Sequence[str]) -> Iterator[KafkaConsumer]:
+def _consumer(client: KafkaClients, topics: Sequence[str]) -> Iterator[KafkaConsumer]:
     """A consumer at the beginning of every partition of topics that exist."""
     consumer = client.open(
         KafkaConsumer,
@@ -120,12 +120,12 @@ def _consumer(client: ClientSettings, topics: Sequence[str]) -> Iterator[KafkaCo
         close(consumer)
 
 
-def _partitions(consumer: KafkaConsumer, topics: Sequence[str]) -> list[TopicPartition]:
+def _partitions(consumer: KafkaConsumer, topics: Sequence[str]) -> list[KafkaPartition]:
     deadline = Deadline(_CONNECT_S)
     while True:
         known = {topic: consumer.partitions_for_topic(topic) for topic in topics}
         if all(known.values()):
-            return [TopicPartition(t, p) for t, partitions in known.items() for p in partitions]
+            return [KafkaPartition(t, p) for t, partitions in known.items() for p in partitions]
         if not deadline.remaining_s():
             missing = ", ".join(topic for topic, partitions in known.items() if not partitions)
             raise KafkaUnavailable(f"the cluster does not show the topics {missing}")

@@ -24,7 +24,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from duewheel.clock import Clock
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.prove.cancel_rules import Source
 from duewheel.prove.records import LEVELS_MS, NUMBER
@@ -80,7 +80,7 @@ class ProofLoad(Worker):
 
     def __init__(
         self,
-        client: ClientSettings,
+        client: KafkaClients,
         topic: str,
         partitions: int,
         rate: float,

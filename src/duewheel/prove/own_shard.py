@@ -88,7 +88,7 @@ class OwnShard:
     def not_ready(self) -> str:
         """Why the shard is not ready; "" if it is."""
         try:
-            found = not_ready_reasons(self._settings, SystemClock().now_ms())
+            found = not_ready_reasons(self._settings, SystemClock())
         except (DuewheelError, OSError):
             return "its processes start"
         return "; ".join(found.values())

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
+from duewheel.api.examination import DoctorFinding
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.doctor import examination
-from duewheel.doctor.findings import Diagnosis
 from duewheel.doctor.scratch import name_of
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.topics.admin import KafkaAdmin
@@ -81,7 +81,7 @@ class OwnTopics:
             for topic in self.left:
                 log.error("a topic could not be deleted: delete it by hand", topic=topic)
 
-    def examine(self, clock: Clock, begun: Callable[[str, int], None]) -> list[Diagnosis]:
+    def examine(self, clock: Clock, begun: Callable[[str, int], None]) -> list[DoctorFinding]:
         """Step 3.
 
         Raises:

@@ -13,6 +13,10 @@ _WINDOW_MS = (2_000, 60_000)
 _FIRST, _LAST = 0.2, 0.9  # kills happen between these shares of the length
 
 
+_TIMERS_A_SECOND, _TIMERS_MAX = 100, 1_000_000
+_KILL_EVERY_S = 30.0
+
+
 @dataclass(frozen=True)
 class ProofPlan:
     """A plan; the seed decides delays, contents and kills."""
@@ -21,6 +25,15 @@ class ProofPlan:
     timers: int
     kills: int
     seed: int
+
+    @classmethod
+    def of(cls, length_s: float, timers: int | None, kills: int | None, seed: int) -> ProofPlan:
+        """Makes a plan; without numbers 100 timers a second, and a kill in each half minute."""
+        if timers is None:
+            timers = min(round(_TIMERS_A_SECOND * length_s), _TIMERS_MAX)
+        if kills is None:
+            kills = max(1, round(length_s / _KILL_EVERY_S))
+        return cls(length_s, timers, kills, seed)
 
     @property
     def command(self) -> str:

@@ -28,7 +28,7 @@ from duewheel.config.differences import differing
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import DuewheelError
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.ops.topics.creation import begin_shard
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
@@ -123,8 +123,8 @@ class Proof:
             topics = OwnTopics(settings)
             stack.enter_context(topics.made())
             cluster = topics.examine(self._clock, examining)
-            begin_shard(settings)
-            client = ClientSettings(settings.kafka.client_options("producer"))
+            begin_shard(settings, self._clock)
+            client = KafkaClients(settings.kafka.client_options("producer"))
             running = self._start(stack, settings, client, folder.path)
             self._interrupt(running, bar, task)
             bar.update(task, description="reading and judging", total=None)
@@ -156,7 +156,7 @@ class Proof:
         )
 
     def _start(
-        self, stack: ExitStack, settings: Settings, client: ClientSettings, folder: Path
+        self, stack: ExitStack, settings: Settings, client: KafkaClients, folder: Path
     ) -> _Running:
         """Step 2."""
         shard, rules, plan = OwnShard(settings, folder), _rules(settings), self._plan

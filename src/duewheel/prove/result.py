@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from duewheel.doctor.findings import Diagnosis
+from duewheel.api.examination import DoctorFinding
 from duewheel.prove.measures import Interruption, Measures
 from duewheel.prove.plan import ProofPlan
 from duewheel.prove.verdict import FAULTS, ProofVerdict
@@ -29,7 +29,7 @@ class ProofResult:
     stuck: str  # why it was broken off: then missing timers and replies count as faults
     findings: Sequence[str]  # of `duewheel check`
     own_ends: Sequence[str]  # ends of processes that no kill explains
-    cluster: Sequence[Diagnosis]
+    cluster: Sequence[DoctorFinding]
     settings: Mapping[str, Any]  # those that differ from the defaults, secrets as stars
     versions: Mapping[str, str]
     left: Sequence[str]  # topics that could not be deleted
@@ -83,7 +83,7 @@ class ProofResult:
             "interruptions": [
                 {**asdict(each), "took_s": each.took_s} for each in self.interruptions
             ],
-            "cluster": [asdict(each) for each in self.cluster],
+            "cluster": [each.as_json() for each in self.cluster],
             "settings": dict(self.settings),
             "versions": dict(self.versions),
             "repeat": self.plan.command,

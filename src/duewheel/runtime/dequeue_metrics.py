@@ -12,7 +12,7 @@ from duewheel.api.fact import exported
 from duewheel.api.timers import PendingStats, Rolls
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
-from duewheel.osutil.metrics_server import TopicLabels, counter, counters, histogram
+from duewheel.osutil.metrics_server import TopicLabels, counter, counters, histogram, histograms
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.runtime.shard_metrics import families_of
 from duewheel.wheel.dequeue.statistics import REJECTED, Statistics
@@ -30,11 +30,17 @@ class DequeueMetrics:
     """The families of one dequeue process; `directory` is opened for this object alone."""
 
     def __init__(
-        self, directory: DataDirectory, clock: Clock, statistics: Callable[[], Statistics]
+        self,
+        directory: DataDirectory,
+        clock: Clock,
+        statistics: Callable[[], Statistics],
+        spans: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
+        """`spans` returns those of deliveries by outcome, if there are any."""
         self._directory = directory
         self._clock = clock
         self._statistics = statistics
+        self._spans = spans
         self._pending = PendingTimers(directory)
         self._topics: defaultdict[str, TopicLabels] = defaultdict(TopicLabels)  # by family
 
@@ -48,7 +54,8 @@ class DequeueMetrics:
             return  # files may be cut at any moment
         try:
             stats = stats_of(self._directory, self._pending, now_ms)
-            own = {"by_topic": self._topics["pending"].of(stats.by_topic)}
+            # A gauge may move between series: names without timers to speak of keep none.
+            own = {"by_topic": TopicLabels().of(stats.by_topic)}
             yield from families_of(stats.model_copy(update=own), "dequeue", OF_PENDING)
         except CorruptFile as error:
             # Dequeue reads the same files, and raises the error.
@@ -67,6 +74,14 @@ class DequeueMetrics:
         yield from self._copies(statistics)
         yield from self._cancels(statistics)
         yield from self._transactions(statistics)
+        if self._spans is not None:
+            yield counters(
+                "spans",
+                "Spans of deliveries, with `traces.enabled`; `dropped`: beyond a bound; `failed`: "
+                "the collector did not take them.",
+                "outcome",
+                self._spans(),
+            )
 
     def _dead_letters(self, statistics: Statistics) -> Iterator[Metric]:
         yield counters(
@@ -125,10 +140,11 @@ class DequeueMetrics:
         yield counter(
             "doubts", "Transactions whose outcome had to be read back.", statistics.doubts
         )
-        yield histogram(
+        yield histograms(
             "delivery_lateness_seconds",
-            "Acknowledgement of the transaction minus due time, of accepted timers.",
-            statistics.lateness_ms,
+            "Acknowledgement of the transaction minus due time, of timers of a timer topic.",
+            "topic",
+            statistics.lateness.by_topic,
         )
         yield histogram(
             "commit_duration_seconds",
@@ -139,7 +155,7 @@ class DequeueMetrics:
 
     def _lateness_objectives(self, statistics: Statistics) -> Iterator[Metric]:
         """Only of timer topics with a setting of their own, which bounds the number of labels."""
-        objectives = statistics.objectives.items()
+        objectives = statistics.lateness.objectives.items()
         yield counters(
             "objective_deliveries",
             "Timers delivered from timer topics with `lateness_p99`.",

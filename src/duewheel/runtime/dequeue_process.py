@@ -14,21 +14,23 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from duewheel import factory
+from duewheel.checkpoints.local_state import read_local_state
 from duewheel.checkpoints.obstacles import FILE_NAME, Obstacles
 from duewheel.checkpoints.ownership import require_not_sealed, require_own_files
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery_decision import read_local_state
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, OwnerAlive, RecoveryPending
+from duewheel.extras import require
 from duewheel.kafka.progress.all_shards import all_shards, require_as_many
-from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.publish.publisher import KafkaPublisher, PublisherHooks
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import first_starts
 from duewheel.osutil.host_share import do_without_pandas, share_one_heap
@@ -43,6 +45,9 @@ from duewheel.wheel.dequeue.prefetch import ReadAheadThread
 from duewheel.wheel.dequeue.standby import Follower, Verdict
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.storage.data_directory import DataDirectory
+
+if TYPE_CHECKING:
+    from duewheel.runtime.delivery_traces import DeliveryTraces
 
 log = structlog.get_logger(__name__)
 
@@ -76,8 +81,9 @@ def _run(
     directory = factory.start_directory(settings, Role.DEQUEUE)
     note_obstacles(directory.path, Obstacles())  # those of an earlier process
     pauses = PauseWatch(settings, clock)
-    note = partial(note_obstacles, directory.path)
-    publisher = factory.publisher(settings, clock, note=note, paused=pauses.now)
+    traces = _traces(settings)
+    hooks = PublisherHooks(partial(note_obstacles, directory.path), pauses.now, traces)
+    publisher = factory.publisher(settings, clock, hooks=hooks)
     config = factory.dequeue_config(settings)
     dequeue = Dequeue(directory, publisher, clock, config, stopping.is_set)
     try:
@@ -87,7 +93,7 @@ def _run(
             topics = _TopicCheck(settings, directory, clock)
             if standby:
                 topics.require()
-                with _metrics(settings, clock, dequeue):
+                with _metrics(settings, clock, dequeue, traces):
                     if _stand_by(settings, directory, clock, publisher, dequeue):
                         _deliver(settings, directory, clock, dequeue, pauses)
             else:
@@ -98,13 +104,15 @@ def _run(
                 with topics.explaining():
                     is_owner = once_the_owner_is_silent(start, clock, publisher)
                 if is_owner:
-                    with _metrics(settings, clock, dequeue):
+                    with _metrics(settings, clock, dequeue, traces):
                         _deliver(settings, directory, clock, dequeue, pauses)
         log.info("dequeue stopped", **_counters(dequeue))
     finally:
         dequeue.close()
         publisher.close()
         directory.stop()
+        if traces is not None:
+            traces.close()
 
 
 def note_obstacles(directory: Path, obstacles: Obstacles) -> None:
@@ -223,7 +231,9 @@ def _stand_by(
 
 
 @contextmanager
-def _metrics(settings: Settings, clock: Clock, dequeue: Dequeue) -> Iterator[None]:
+def _metrics(
+    settings: Settings, clock: Clock, dequeue: Dequeue, traces: DeliveryTraces | None
+) -> Iterator[None]:
     """Serve the process's metrics, if a port is configured."""
     if settings.metrics.dequeue_port is None:
         yield
@@ -234,12 +244,27 @@ def _metrics(settings: Settings, clock: Clock, dequeue: Dequeue) -> Iterator[Non
     from duewheel.runtime.shard_metrics import ShardMetrics
 
     with closing(DataDirectory(settings.storage.data_dir, settings.wheel)) as beside:
-        own = DequeueMetrics(beside, clock, lambda: dequeue.statistics)
+        spans = None if traces is None else lambda: traces.outcomes
+        own = DequeueMetrics(beside, clock, lambda: dequeue.statistics, spans)
         source = Together(own, ShardMetrics(settings, clock))
         with served(
             source, settings.metrics.host, settings.metrics.dequeue_port, "metrics.dequeue_port"
         ):
             yield
+
+
+def _traces(settings: Settings) -> DeliveryTraces | None:
+    """The spans of deliveries, if they are wanted.
+
+    Raises:
+        ConfigError: their libraries are not installed, or a variable OTEL_… cannot be used.
+    """
+    if not settings.traces.enabled:
+        return None
+    require("otel")
+    from duewheel.runtime.delivery_traces import DeliveryTraces
+
+    return DeliveryTraces.to_collector(settings)
 
 
 def _read_ahead(settings: Settings, clock: Clock, dequeue: Dequeue) -> ReadAheadThread:
@@ -253,7 +278,7 @@ def _read_ahead(settings: Settings, clock: Clock, dequeue: Dequeue) -> ReadAhead
 
 
 def _admin(settings: Settings, clock: factory.StoppableClock) -> KafkaAdmin:
-    return KafkaAdmin(settings.kafka.client_options("admin"), stopping=clock.stopping)
+    return factory.kafka_admin(settings, stopping=clock.stopping)
 
 
 def _counters(dequeue: Dequeue) -> dict[str, int]:
@@ -267,7 +292,7 @@ def _counters(dequeue: Dequeue) -> dict[str, int]:
         "cancelled": statistics.cancelled,
         "transactions": statistics.transactions,
         "doubts": statistics.doubts,
-        "lateness_max_ms": statistics.lateness_max_ms,
+        "lateness_max_ms": statistics.lateness.max_ms,
     }
 
 

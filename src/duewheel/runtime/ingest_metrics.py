@@ -79,6 +79,11 @@ def _taken(statistics: TakerStatistics) -> Iterator[Metric]:
         statistics.forged,
     )
     yield counter(
+        "kept_out",
+        "Timers dropped by TIMER_IF_PENDING: keep: an earlier one of their id was pending.",
+        statistics.rows_kept_out,
+    )
+    yield counter(
         "replayed",
         "Messages read again and dropped: they are in the wheel already.",
         statistics.rows_replayed,

@@ -6,7 +6,7 @@ Start, in this order:
     2. Spark's JVM starts, and on a cluster executors: they take longest, and dequeue may be
        starting beside them
     3. the engine, once dequeue has decided how this start continues
-       (checkpoints/recovery_decision.py) and that has been carried out (wheel/recovery/rebuild.py)
+       (wheel/recovery/decision.py) and that has been carried out (wheel/recovery/rebuild.py)
     4. Spark's checkpoint is compared with the engine's marks
     5. the query runs, until SIGTERM or an error; the supervisor restarts the process. Another query
        follows in the same session if topics change, or if the planning process is away. `ingest is
@@ -35,7 +35,7 @@ from duewheel.audit.history import AuditHistory
 from duewheel.backoff import Backoff
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
-from duewheel.checkpoints.recovery_decision import RecoveryRecord, dequeue_has_decided
+from duewheel.checkpoints.local_state import RecoveryRecord, dequeue_has_decided, read_local_state
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.unfinished_recovery import recovering
@@ -60,6 +60,7 @@ from duewheel.runtime.checkpointer import CheckpointThread
 from duewheel.runtime.ingest_metrics import IngestMetrics
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.runtime.topic_watch import TopicWatch
+from duewheel.schemas.partition_names import partition_name
 from duewheel.streaming import read_task
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.batch_size import RowLimit
@@ -97,7 +98,7 @@ def run_ingest(settings: Settings) -> None:
 
     Raises:
         Locked: another ingest works in the data directory.
-        ConfigError: a timer topic is not as it must be.
+        ConfigError: a timer topic is not as it must be, at the first start.
         RecoveryRefused: a timer topic ends below the offsets that were taken from it.
         RecoveryPending: a file is damaged, or dequeue has decided on a recovery: start again.
         KafkaUnavailable: the brokers do not answer.
@@ -111,8 +112,9 @@ def run_ingest(settings: Settings) -> None:
         directory = factory.start_directory(settings, Role.INGEST)
         try:
             with ignore_kafka_errors_after_stop(stopping):
-                with _admin(settings, stopping) as admin:
-                    admin.require_timer_topics(settings)
+                if read_local_state(directory.state, directory.path).is_fresh:
+                    with _admin(settings, stopping) as admin:
+                        admin.require_timer_topics(settings)
                 with _session(settings) as spark, _admin(settings, stopping) as admin:
                     executors = Executors(spark, clock)
                     while not executors.poll() and not stopping.wait(_WAIT_S):
@@ -407,7 +409,7 @@ def _prepare(executors: Executors, settings: Settings, spark: Session, directory
 
 
 def _admin(settings: Settings, stopping: threading.Event) -> KafkaAdmin:
-    return KafkaAdmin(settings.kafka.client_options("admin"), stopping=stopping)
+    return factory.kafka_admin(settings, stopping=stopping)
 
 
 def _name(settings: Settings) -> str:
@@ -450,7 +452,7 @@ def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: in
             _log.error(
                 "the timer topic's log begins within the time that is read again: pending messages "
                 "before that are lost",
-                partition=f"{partition[0]}-{partition[1]}",
+                partition=partition_name(partition),
                 log_start=start,
             )
     return found

@@ -13,10 +13,8 @@ waits alone.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Self
 
 import structlog
 
@@ -30,15 +28,14 @@ from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.runtime.watch import Watch
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.early_ends import waiting_far_ahead
-from duewheel.threads import Worker
 
 _INTERVAL_S = 1.0
 _SHARE = 20  # a poll may take a twentieth of the time: many partitions are polled less often
 _CALL_S = 10.0
-_STOP_S = 1.0  # a thread that does not end by then has no resource that others need
 _REMIND_MS = 60_000
 _NOTES_MAX = 8  # so the age is at most about a seventh too low
 
@@ -87,24 +84,15 @@ def _least(notes: list[tuple[int, dict[TopicPartition, int]]]) -> int:
     return min(range(1, len(notes) - 1), key=lambda i: notes[i + 1][0] - notes[i - 1][0])
 
 
-class LagWatch:
+class LagWatch(Watch):
     """Polls about once a second, in a thread, for the length of a with block."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         """Nothing runs yet. The data directory must exist."""
+        super().__init__("lag watch", _CALL_S)
         self._settings = settings
         self._clock = clock
         self._notes = LagNotes()
-        self._stop = threading.Event()
-        self._thread = Worker("lag watch", self._run, again_after_s=_CALL_S)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(_STOP_S)
 
     def _run(self) -> None:
         options = self._settings.kafka.client_options("admin")
@@ -132,13 +120,12 @@ class LagWatch:
     def _poll(self, admin: KafkaAdmin) -> None:
         settings, requested_ms = self._settings, self._clock.now_ms()
         found = TopicSet.read(settings.storage.data_dir)
-        topics = sorted({*settings.timer.topics, *(found.topics if found else ())})
+        topics = sorted(found.topics if found else settings.timer.topics)
         stable = shard_settings.own(settings, admin.stable_offsets(topics))
         ends = shard_settings.own(settings, admin.end_offsets(topics))
         with State.open(settings.storage.data_dir) as state:
-            commit, close = state.commit(), state.close()
-            committed = {**(close.marks if close else {}), **commit.marks}
-            marks = self._marks(admin, committed, stable, topics)
+            commit = state.commit()
+            marks = self._marks(admin, commit.high_water(state.close()), stable, topics)
             now_ms, wall_ms = self._clock.boottime_ms(), self._clock.now_ms()
             due = QuotaWaiting.read_valid(settings.storage.data_dir, wall_ms).below(stable)
             far = waiting_far_ahead(settings.storage.data_dir / SPARK_DIR)

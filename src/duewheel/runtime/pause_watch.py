@@ -8,7 +8,6 @@ Kafka does not answer, the pauses are those of the last read.
 from __future__ import annotations
 
 import threading
-from typing import Self
 
 import structlog
 
@@ -21,38 +20,28 @@ from duewheel.checkpoints.pauses import (
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.progress.pauses import PauseReader
-from duewheel.threads import Worker
+from duewheel.runtime.watch import Watch
 
 _INTERVAL_S = 1.0
 _AGAIN_S = 10.0
-_STOP_S = 1.0  # a thread that does not end by then has no resource that others need
 _POLL_S = 0.1
 _REMIND_MS = _FILE_MS = 60_000
 
 log = structlog.get_logger(__name__)
 
 
-class PauseWatch:
+class PauseWatch(Watch):
     """Reads the pauses about once a second, in a thread, for the length of a with block."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         """Nothing runs yet. The data directory must exist."""
+        super().__init__("pause watch", _AGAIN_S)
         self._settings, self._clock = settings, clock
-        self._stop = threading.Event()
         self._is_read = threading.Event()
         self._last = PausesFile.read(settings.storage.data_dir)  # replaced as a whole
         self._writing = Interval(clock, _FILE_MS)
-        self._thread = Worker("pause watch", self._run, again_after_s=_AGAIN_S)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(_STOP_S)
 
     def wait(self, stopping: threading.Event) -> None:
         """Waits for the first read, or for a stop."""
@@ -65,7 +54,7 @@ class PauseWatch:
         return paused_at(pauses, self._clock.now_ms()) if pauses else NONE_PAUSED
 
     def _run(self) -> None:
-        client = ClientSettings(self._settings.kafka.client_options("consumer"))
+        client = KafkaClients(self._settings.kafka.client_options("consumer"))
         topic, warning = self._settings.state_topic, Interval(self._clock, _REMIND_MS)
         reader = PauseReader(client, topic, self._last, stopping=self._stop)
         try:
@@ -89,7 +78,7 @@ class PauseWatch:
         self._is_read.set()
         for name in sorted(newest.of.keys() | before.of.keys()):
             now = newest.of.get(name)
-            kind, of = name.split("/", 1)
+            kind, _, of = name.partition("/")
             if now is None:
                 log.warning("no longer paused", kind=kind, name=of)
             elif now != before.of.get(name):

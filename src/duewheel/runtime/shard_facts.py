@@ -23,6 +23,7 @@ from duewheel.checkpoints.pauses import PauseRecord, PausesFile
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.unfinished_recovery import Recovering, recovering
 from duewheel.runtime import run_file
+from duewheel.runtime.pending_total import TimerTotals, totals_of
 
 if TYPE_CHECKING:  # they import pydantic, numpy or pyarrow
     from duewheel.api.shard import StandbyView
@@ -72,8 +73,7 @@ class IngestFacts(ProcessFacts):
 
     @property
     def high_water(self) -> Marks:
-        commit, close = self._state.commit(), self._state.close()
-        return {**(close.marks if close else {}), **commit.marks}
+        return self._state.commit().high_water(self._state.close())
 
 
 class DequeueFacts(ProcessFacts):
@@ -104,7 +104,7 @@ class DequeueFacts(ProcessFacts):
     def targets_closed(self) -> Mapping[str, str] | None:
         return self._obstacles and self._obstacles.targets
 
-    @property
+    @cached_property
     def paused_timers(self) -> dict[str, str] | None:
         if not self.is_alive:
             return None
@@ -238,19 +238,13 @@ class ShardFacts:
         return self.copies_signed is False
 
     @cached_property
-    def _placed(self) -> int:
-        return self.state.commit().placed
+    def _totals(self) -> TimerTotals:
+        return totals_of(self.state, self.mirror, self._count)
 
-    @cached_property
+    @property
     def pending(self) -> int:
-        """No process of a standby counts the deliveries of its owner: its files are counted."""
-        if self.is_standby:
-            return self._count() if self._count and not self.state.needs_recovery else 0
-        # The mirror is read first: a row that is placed later would count as pending, at worst.
-        delivered = self.mirror.delivered_rows if self.mirror else 0
-        return self._placed - delivered
+        return self._totals.pending
 
     @property
     def delivered(self) -> int:
-        pending = self.pending
-        return max(0, self._placed - pending)
+        return self._totals.delivered

@@ -33,6 +33,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
+from duewheel.extras import require
 from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import run_file
@@ -57,7 +58,10 @@ def run(
 
     Raises:
         Locked: another `run` works in the data directory.
+        ConfigError: traces are wanted, and their libraries are not installed.
     """
+    if settings.traces.enabled:
+        require("otel")
     data_dir, clock = settings.storage.data_dir, SystemClock()
     claim = _Claim(data_dir, wanted=take_over)
     role = ["--standby"] if standby else []

@@ -19,10 +19,11 @@ from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.kafka import shard_settings
-from duewheel.kafka.log.ends import EARLIEST
+from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import TakenTopics, discover, require_some
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.partition_names import partition_name
 from duewheel.wheel.append.engine import require_same_topics
 
 _POLL_DEADLINE_S = 3.0
@@ -54,8 +55,7 @@ class TopicWatch:
         """Discover the topics that the next query reads: their ids by name.
 
         Raises:
-            ConfigError: a listed topic does not exist.
-            RecoveryPending: no topic matches yet.
+            RecoveryPending: none can be read yet.
         """
         self._poll_interval.begin()
         self.topic_set = discover(self._settings, admin, TakenTopics.of(self._state))
@@ -65,10 +65,6 @@ class TopicWatch:
         except ConfigError as error:
             raise RecoveryPending(f"no timer topic yet: {error}") from error
         self._ids = admin.topic_ids(topics)
-        missing = set(self._settings.timer.topics) - self._ids.keys()
-        if missing:
-            names = ", ".join(sorted(missing))
-            raise ConfigError(f"timer topic {names} does not exist: `duewheel init` creates it")
         return self._ids
 
     def starts(self, admin: KafkaAdmin) -> dict[TopicPartition, int]:
@@ -131,7 +127,7 @@ class TopicWatch:
 
     def _has_new_partitions(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether there are some that the query does not notice by itself."""
-        added = [f"{p[0]}-{p[1]}" for p in partitions if p not in self._partitions]
+        added = [partition_name(p) for p in partitions if p not in self._partitions]
         if self._settings.shard.count == 1 or not added:
             return False
         _log.info("partitions were added: another query follows", added=added)
@@ -169,11 +165,12 @@ def require_not_below(marks: Marks, ends: Marks) -> None:
     """
     for partition in ends.keys() & marks.keys():
         if ends[partition] < marks[partition]:
+            name = partition_name(partition)
             raise RecoveryRefused(
-                f"{partition[0]}-{partition[1]} ends at offset {ends[partition]}, but messages up "
-                f"to {marks[partition]} were taken from it: the topic was recreated or lost its "
-                "end, and new messages would be dropped as replayed. `duewheel reconfigure "
-                f"--accept-loss {partition[0]}-{partition[1]}` accepts that"
+                f"{name} ends at offset {ends[partition]}, but messages up to {marks[partition]} "
+                "were taken from it: the topic was recreated or lost its end, and new messages "
+                f"would be dropped as replayed. `duewheel reconfigure --accept-loss {name}` "
+                "accepts that"
             )
 
 
@@ -183,7 +180,7 @@ def _require_readable(lost: Iterable[TopicPartition]) -> None:
     Raises:
         RecoveryRefused: naming their partitions.
     """
-    flags = " ".join(f"--accept-loss {topic}-{number}" for topic, number in sorted(lost))
+    flags = " ".join(f"--accept-loss {partition_name(each)}" for each in sorted(lost))
     if flags:
         raise RecoveryRefused(
             "messages must be read again from timer topics that were deleted or recreated: "

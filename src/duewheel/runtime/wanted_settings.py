@@ -30,6 +30,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, CorruptFile, RecoveryRefused
 from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.schemas.partition_names import by_name
 from duewheel.wheel.admin.change_settings import take
 from duewheel.wheel.recovery.rebuild import OffsetsAt
 
@@ -97,7 +98,7 @@ def _take(settings: Settings, clock: factory.StoppableClock) -> None:
         stack.callback(publisher.close)
         config = factory.dequeue_config(settings)
         planned = take(directory, publisher, config, offsets_at(publisher.peek(), admin))
-    since = {f"{topic}-{number}": offset for (topic, number), offset in planned.since.items()}
+    since = by_name(planned.since)
     log.info("the shard takes other settings", changed=list(planned.changes), since=since)
 
 

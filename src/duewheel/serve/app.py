@@ -13,8 +13,8 @@ from duewheel import __version__
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
-from duewheel.ops.changes.producers import KeptProducers
-from duewheel.ops.timers.histogram import PendingView
+from duewheel.ops.changes.timer_writer import TimerWriter
+from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.osutil.metrics_server import exposed
 from duewheel.serve import changes, dead_letters, page, receipts, schedules, shard, timers
 from duewheel.serve.access import Access, may_change, may_read
@@ -46,14 +46,14 @@ _CHANGE_PROBLEMS = (
 def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     """Makes the app of one shard; it opens nothing before it is started."""
     statistics = RequestStatistics()
-    view, producers = PendingView(settings, clock), KeptProducers(settings)
+    view, writer = PendingView(settings, clock), TimerWriter(settings, clock)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         Worker("pending-counts", lambda: _warm(view)).start()
         yield
         view.close()
-        producers.close()
+        writer.close()
 
     app = FastAPI(
         title="duewheel",
@@ -65,7 +65,7 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     )
     app.state.access = access
     metrics = exposed(ServeMetrics(settings, clock, statistics))
-    app.state.service = Service(settings, clock, view, producers, metrics)
+    app.state.service = Service(settings, clock, view, writer, metrics)
     app.include_router(page.router)
     app.include_router(shard.probes)
     to_change = [Depends(may_change)]

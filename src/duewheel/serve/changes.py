@@ -12,12 +12,12 @@ from fastapi import APIRouter, Query
 
 from duewheel.api.changes import Answered, BulkCancelled, RescheduledTimer, Scheduled
 from duewheel.api.requests import BulkCancel, DueTimeFields, NamedTimers, NewTimer
-from duewheel.ops.changes import pending_timers, requests
+from duewheel.ops.changes import cancel_matching, pending_timers, requests
+from duewheel.ops.timers import pending
 from duewheel.serve.problems import problem
 from duewheel.serve.service import Change, Changing
 from duewheel.serve.timers import NOT_PENDING, Handle, not_pending
 
-SEARCH_S = 10.0
 WAIT_MAX_S = 30
 
 router = APIRouter(prefix="/v1", tags=["changes"])
@@ -33,7 +33,7 @@ REPLACED = {202: {"model": RescheduledTimer}, **NOT_PENDING, **CONFLICT}
 async def schedule(change: Changing, timer: NewTimer) -> Scheduled:
     """Schedules a message. It is listed once ingest has taken it, usually within a second."""
     with change.logged() as service:
-        return await service.change(requests.send, timer, service.producers)
+        return await service.write(requests.send, timer)
 
 
 @router.delete(
@@ -43,9 +43,7 @@ async def cancel_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> An
     """Cancels one timer. 202: it is written and takes effect, and its reply is still to come."""
     named = NamedTimers(handle=handle)
     with change.logged() as service:
-        result = await service.change(
-            requests.cancel, named, wait or None, producers=service.producers
-        )
+        result = await service.write(requests.cancel, named, wait)
     change.accept(unless=result.answer is not None)
     return result
 
@@ -59,9 +57,7 @@ async def reschedule_timer(
     If the answer is `already_delivered`, the timer has left before, and the new one will, too.
     """
     with change.logged() as service:
-        result = await service.change_pending(
-            pending_timers.reschedule_pending, handle, due, wait or None, service.producers
-        )
+        result = await service.write_pending(pending_timers.reschedule_pending, handle, due, wait)
     return _replaced(change, result)
 
 
@@ -69,9 +65,7 @@ async def reschedule_timer(
 async def fire_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> RescheduledTimer:
     """Makes a pending timer due now; 409 if it leaves within seconds by itself."""
     with change.logged() as service:
-        result = await service.change_pending(
-            pending_timers.fire, handle, wait or None, service.clock.now_ms(), service.producers
-        )
+        result = await service.write_pending(pending_timers.fire, handle, wait)
     return _replaced(change, result)
 
 
@@ -83,14 +77,13 @@ async def cancel_timers(change: Changing, bulk: BulkCancel, wait: Wait = 5.0) ->
     """
     service = change.service
     with nullcontext() if bulk.dry_run else change.logged():
-        return await service.change_pending(
-            pending_timers.cancel_all,
+        return await service.write_pending(
+            cancel_matching.cancel_all,
             bulk.filter,
-            wait or None,
-            service.producers,
+            wait,
             at_most=bulk.at_most,
             dry_run=bulk.dry_run,
-            within_s=SEARCH_S,
+            within_s=pending.SEARCH_S,
         )
 
 

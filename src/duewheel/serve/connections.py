@@ -31,22 +31,28 @@ HANDSHAKES_MAX = 256
 _Phase = Literal["head", "body", "answer", "read"]
 
 
-_before_handshake: dict[int, socket.socket] = {}  # by file descriptor, in the order of accepting
-
-
 class Listener(socket.socket):
     """A listening socket that bounds the connections whose handshake has not ended."""
+
+    def __init__(self, fileno: int) -> None:
+        super().__init__(fileno=fileno)
+        # By file descriptor, in the order of accepting.
+        self._before_handshake: dict[int, socket.socket] = {}
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accepts a connection, and ends the first one of too many."""
         accepted, address = super().accept()
-        _before_handshake.pop(accepted.fileno(), None)  # was closed: its number is used again
-        _before_handshake[accepted.fileno()] = accepted
-        if len(_before_handshake) > HANDSHAKES_MAX:
-            first = _before_handshake.pop(next(iter(_before_handshake)))
+        self.shook_hands(accepted)  # one with its number was closed
+        self._before_handshake[accepted.fileno()] = accepted
+        if len(self._before_handshake) > HANDSHAKES_MAX:
+            first = self._before_handshake.pop(next(iter(self._before_handshake)))
             with suppress(OSError):  # it is closed
                 first.shutdown(socket.SHUT_RDWR)
         return accepted, address
+
+    def shook_hands(self, accepted: socket.socket) -> None:
+        """The handshake of a connection has ended."""
+        self._before_handshake.pop(accepted.fileno(), None)
 
 
 class Connection(H11Protocol):
@@ -58,9 +64,14 @@ class Connection(H11Protocol):
     since_s: float = 0.0
     _end: asyncio.TimerHandle | None = None
 
+    def __init__(self, listener: Listener, **named: Any) -> None:
+        """`named` are uvicorn's."""
+        super().__init__(**named)
+        self._listener = listener
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        _before_handshake.pop(transport.get_extra_info("socket").fileno(), None)
+        self._listener.shook_hands(transport.get_extra_info("socket"))
         self._note_phase()
         if len(self.connections) > self.connections_max:
             self._end_longest()

@@ -58,4 +58,6 @@ async def show_dead_letter(
 async def replay_dead_letters(change: Changing, wanted: Replay) -> Replayed:
     """Writes the messages of dead letters again, each once; with `dry_run` it only counts them."""
     with nullcontext() if wanted.dry_run else change.logged():
-        return await change.service.replay(replay.replay, wanted, dry_run=wanted.dry_run)
+        return await change.service.replay(
+            replay.replay, change.service.clock, wanted, dry_run=wanted.dry_run
+        )

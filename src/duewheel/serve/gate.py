@@ -9,6 +9,8 @@ is no name: the page at it is this server's. Kubelets and Prometheus ask by addr
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from ipaddress import ip_address
 
@@ -69,19 +71,22 @@ class Gate:
 
     async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request that counts until its response begins: a client may read slowly."""
-        counted = True
-        self._active += 1
+        with ExitStack() as count:
+            count.enter_context(self._counted())
 
-        async def send_uncounted(message: Message) -> None:
-            nonlocal counted
-            self._active -= counted
-            counted = False
-            await send(message)
+            async def send_uncounted(message: Message) -> None:
+                count.close()
+                await send(message)
 
-        try:
             await self._app(scope, receive, send_uncounted)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._active += 1
+        try:
+            yield
         finally:
-            self._active -= counted
+            self._active -= 1
 
     def _require_name(self, scope: Scope) -> None:
         if self._names is None:

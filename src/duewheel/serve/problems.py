@@ -30,15 +30,20 @@ from duewheel.errors import (
     RecoveryPending,
     Unacknowledged,
 )
-from duewheel.ops.changes.pending_timers import Unchangeable
+from duewheel.ops.changes.pending_timers import Conflict
 from duewheel.ops.files import Unreadable
-from duewheel.serve.service import Stopping
 
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = "5"
 _ERRORS_MAX = 20  # of a problem's `errors`: a body has a hundred thousand fields, perhaps
+
+
+class Stopping(DuewheelError):
+    """The server stops. The request may be sent again: it has written nothing, or is a replay,
+    which a later one continues.
+    """
 
 
 Responses = dict[int | str, dict[str, Any]]  # FastAPI's, by status
@@ -102,7 +107,7 @@ class Refused(Exception):
 # Of each error the status and the code; the first class that fits counts.
 _ERRORS: tuple[tuple[type[DuewheelError], HTTPStatus, str], ...] = (
     (NoDataDirectory, HTTPStatus.SERVICE_UNAVAILABLE, "no_data_directory"),
-    (Unchangeable, HTTPStatus.CONFLICT, "conflict"),
+    (Conflict, HTTPStatus.CONFLICT, "conflict"),
     (NoSuchSchedule, HTTPStatus.NOT_FOUND, "no_such_schedule"),
     (ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
     (RecoveryPending, HTTPStatus.SERVICE_UNAVAILABLE, "recovering"),

@@ -22,7 +22,4 @@ async def list_receipts(service: Shared, wanted: Annotated[ReceiptQuery, Query()
     `from` and `to` select by the instant of delivery. A page ends after some seconds: with an `id`
     or a `target` it may have fewer receipts than `limit`, or none, before the last page.
     """
-    limit, page = wanted.limit, wanted.page
-    return await service.read_kafka(
-        page_of_receipts, wanted, limit=limit, page=page, within_s=PAGE_S
-    )
+    return await service.read_kafka(page_of_receipts, wanted, PAGE_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from asyncio import sleep
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Query
@@ -18,10 +19,10 @@ from duewheel.api.requests import Topic
 from duewheel.api.schedules import NewSchedule, NextInstants, Pause, ScheduleList, ScheduleSummary
 from duewheel.errors import InvalidTimer, NoSuchSchedule
 from duewheel.ops.schedules import changes, listing
+from duewheel.serve.changes import WAIT_MAX_S
+from duewheel.serve.names import NAME
 from duewheel.serve.problems import Responses, problem
 from duewheel.serve.service import Change, Changing, Service, Shared
-
-WAIT_MAX_S = 30
 
 reading = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 changing = APIRouter(prefix="/v1/schedules", tags=["schedules"])
@@ -40,27 +41,31 @@ T = TypeVar("T")
 @reading.get("", operation_id="list_schedules")
 async def list_schedules(service: Shared) -> ScheduleList:
     """The schedules of this shard by name: recurring timers that are pending, 10,000 at most."""
-    return await service.read(listing.listed, listing.SERVED_MAX)
+    return await service.read(listing.list_schedules, service.clock, listing.SERVED_MAX)
 
 
 # A name may have slashes: longer paths come first.
-@reading.get("/{name:path}/next", operation_id="next_instants", responses=MISSING)
+@reading.get(f"/{NAME}/next", operation_id="next_instants", responses=MISSING)
 async def next_instants(
     service: Shared, name: Name, timer_topic: TimerTopic = None
 ) -> NextInstants:
     """The next ten instants of a schedule, pauses aside."""
-    return await _reading(lambda: service.read(listing.next_instants, name, timer_topic))
+    return await _reading(
+        lambda: service.read(listing.next_instants, service.clock, name, timer_topic)
+    )
 
 
-@reading.get("/{name:path}", operation_id="show_schedule", responses=MISSING)
+@reading.get(f"/{NAME}", operation_id="show_schedule", responses=MISSING)
 async def show_schedule(
     service: Shared, name: Name, timer_topic: TimerTopic = None
 ) -> ScheduleSummary:
     """One schedule."""
-    return await _reading(lambda: service.read(listing.shown, name, timer_topic))
+    return await _reading(
+        lambda: service.read(listing.show_schedule, service.clock, name, timer_topic)
+    )
 
 
-@changing.put("/{name:path}", operation_id="set_schedule", responses=CHANGED)
+@changing.put(f"/{NAME}", operation_id="set_schedule", responses=CHANGED)
 async def set_schedule(
     change: Changing,
     name: Name,
@@ -75,19 +80,16 @@ async def set_schedule(
         new = new.model_copy(update={"timer_topic": timer_topic})
 
     def put(*, may_add: bool) -> Awaitable[ScheduleSummary]:
-        s = change.service
-        return s.change_pending(changes.put, name, new, wait, s.producers, may_add=may_add)
+        return change.service.write_pending(changes.put, name, new, wait, may_add=may_add)
 
+    replace, add = partial(put, may_add=False), partial(put, may_add=True)
     with change.logged():
-        try:
-            row = await _reading(lambda: put(may_add=False))
-        except NoSuchSchedule:
-            row = await put(may_add=True)
+        row = await _patiently(replace, listing.READ_PAUSES_S, add)
     change.accept(unless=row.applied)
     return row
 
 
-@changing.post("/{name:path}/pause", operation_id="pause_schedule", responses=CHANGED | MISSING)
+@changing.post(f"/{NAME}/pause", operation_id="pause_schedule", responses=CHANGED | MISSING)
 async def pause_schedule(
     change: Changing,
     name: Name,
@@ -98,41 +100,36 @@ async def pause_schedule(
     """Pauses a schedule: no instant fires until it is resumed."""
     note = "" if pause is None else pause.note
     return await _applied(
-        change,
-        lambda s: s.change_pending(changes.pause, name, timer_topic, note, wait, s.producers),
+        change, lambda s: s.write_pending(changes.pause, name, timer_topic, note, wait)
     )
 
 
-@changing.post("/{name:path}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
+@changing.post(f"/{NAME}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
 async def resume_schedule(
     change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = 5.0
 ) -> ScheduleSummary:
     """Ends the pause of a schedule: the instants from now on fire."""
     return await _applied(
-        change, lambda s: s.change_pending(changes.resume, name, timer_topic, wait, s.producers)
+        change, lambda s: s.write_pending(changes.resume, name, timer_topic, wait)
     )
 
 
 @changing.post(
-    "/{name:path}/trigger", operation_id="trigger_schedule", status_code=201, responses=MISSING
+    f"/{NAME}/trigger", operation_id="trigger_schedule", status_code=201, responses=MISSING
 )
 async def trigger_schedule(
     change: Changing, name: Name, timer_topic: TimerTopic = None
 ) -> Scheduled:
     """Fires a schedule once more, now: an ordinary timer with its message. Its instants stay."""
-    return await _changing(
-        change, lambda s: s.change_pending(changes.trigger, name, timer_topic, s.producers)
-    )
+    return await _changing(change, lambda s: s.write_pending(changes.trigger, name, timer_topic))
 
 
-@changing.delete("/{name:path}", operation_id="stop_schedule", responses=CHANGED | MISSING)
+@changing.delete(f"/{NAME}", operation_id="stop_schedule", responses=CHANGED | MISSING)
 async def stop_schedule(
     change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = 5.0
 ) -> ScheduleSummary:
     """Ends a schedule for good."""
-    return await _applied(
-        change, lambda s: s.change_pending(changes.stop, name, timer_topic, wait, s.producers)
-    )
+    return await _applied(change, lambda s: s.write_pending(changes.stop, name, timer_topic, wait))
 
 
 async def _applied(
@@ -154,10 +151,14 @@ async def _reading(call: Callable[[], Awaitable[T]]) -> T:
     return await _patiently(call, listing.READ_PAUSES_S)
 
 
-async def _patiently(call: Callable[[], Awaitable[T]], pauses_s: Sequence[float]) -> T:
+async def _patiently(
+    call: Callable[[], Awaitable[T]],
+    pauses_s: Sequence[float],
+    last: Callable[[], Awaitable[T]] | None = None,
+) -> T:
     """As `listing.patiently`; holds no thread meanwhile."""
     for pause_s in pauses_s:
         with suppress(NoSuchSchedule):
             return await call()
         await sleep(pause_s)
-    return await call()
+    return await (call() if last is None else last())

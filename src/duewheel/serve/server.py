@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import structlog
 import uvicorn
@@ -25,7 +26,7 @@ from duewheel.serve.service import Service
 log = structlog.get_logger(__name__)
 
 # A stop ends within 5 s: the calls of Kafka have CALLS_S, then all responses the rest of STOP_S;
-# the producers are closed within a second (ops/changes/producers.py).
+# the producers are closed within a second (ops/changes/timer_writer.py).
 CALLS_S = 2.0
 STOP_S = 3
 
@@ -70,22 +71,22 @@ def run_serve(settings: Settings) -> None:
     serve = settings.serve
     access = Access.load(serve)
     app = make_app(settings, SystemClock(), access)
-    config = uvicorn.Config(
-        app,
-        loop="asyncio",
-        http=Connection,
-        ws="none",
-        log_config=None,
-        access_log=False,  # its lines have ids and keys
-        server_header=False,
-        proxy_headers=False,
-        h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-        timeout_keep_alive=int(IDLE_S),
-        timeout_graceful_shutdown=STOP_S,
-        ssl_certfile=serve.tls_cert_file,
-        ssl_keyfile=serve.tls_key_file,
-    )
     with listening(serve) as listener:
+        config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            http=partial(Connection, listener),  # type: ignore[arg-type]  # it is only called
+            ws="none",
+            log_config=None,
+            access_log=False,  # its lines have ids and keys
+            server_header=False,
+            proxy_headers=False,
+            h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+            timeout_keep_alive=int(IDLE_S),
+            timeout_graceful_shutdown=STOP_S,
+            ssl_certfile=serve.tls_cert_file,
+            ssl_keyfile=serve.tls_key_file,
+        )
         scheme = "http" if serve.tls_cert_file is None else "https"
         host, port = listener.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
@@ -99,7 +100,7 @@ def run_serve(settings: Settings) -> None:
     log.info("stopped")
 
 
-def listening(serve: ServeSection) -> socket.socket:
+def listening(serve: ServeSection) -> Listener:
     """Opens the socket that the server listens on.
 
     Raises:
@@ -107,13 +108,13 @@ def listening(serve: ServeSection) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in serve.host else socket.AF_INET
     try:
-        listener = socket.create_server((serve.host, serve.port), family=family)
+        opened = socket.create_server((serve.host, serve.port), family=family)
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(
             f"serve.port: cannot listen on {serve.host}:{serve.port}: {reason}"
         ) from error
-    listener = Listener(fileno=listener.detach())
+    listener = Listener(opened.detach())
     # Its connections inherit it, and asyncio sets it for sockets of another kind alone: without it
     # the body of a response waits 40 ms for the client's acknowledgement of the head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -15,12 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-import anyio.to_thread
 import structlog
 from anyio import CapacityLimiter
 from fastapi import Depends, Request, Response
@@ -28,14 +27,16 @@ from fastapi import Depends, Request, Response
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile, DuewheelError, RecoveryPending, Unacknowledged
-from duewheel.ops.changes.producers import KeptProducers
+from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.files import files_identity
-from duewheel.ops.timers.histogram import PendingView
+from duewheel.ops.timers.pending_histogram import PendingView
+from duewheel.serve.problems import Stopping
 from duewheel.threads import beside
 
 log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
+S = TypeVar("S", Settings, TimerWriter)
 T = TypeVar("T")
 
 READS_MAX = 4  # at a time
@@ -43,19 +44,17 @@ KAFKA_MAX = 8  # changes
 KAFKA_READS_MAX = 4
 
 
-class Stopping(DuewheelError):
-    """The server stops, and has written nothing for this request."""
-
-
 class Service:
-    """See the module's head. Each of its lanes hands the settings to the call.
+    """See the module's head. Each of its lanes hands the settings to the call, `write` and
+    `write_pending` the writer.
 
     read            reads of the shard's files
     peek            the same, by a call that says itself why there is nothing to read
     read_kafka      reads from Kafka: apart from changes, which must not wait for reads
-    change          a change, which waits for Kafka
+    write           records in timer topics
+    write_pending   the same, after a look at the shard's files
+    change          other records that change something
     pause           a pause, a store in a file: it must not wait for a Kafka that hangs
-    change_pending  a change that reads the shard's files before
     replay          a replay of dead letters: one at a time, as each fences the one before
     """
 
@@ -64,70 +63,66 @@ class Service:
         settings: Settings,
         clock: Clock,
         view: PendingView,
-        producers: KeptProducers,
+        writer: TimerWriter,
         metrics: Callable[[], bytes],
     ) -> None:
         """`metrics` writes those of this process and of the shard."""
         self.settings, self.clock, self.view = settings, clock, view
-        self.producers, self.metrics = producers, metrics
-        self._reads, changes = CapacityLimiter(READS_MAX), CapacityLimiter(KAFKA_MAX)
+        self.metrics = metrics
+        limits = READS_MAX, KAFKA_READS_MAX, KAFKA_MAX, 1, 1
+        files, reads, changes, replays, pauses = map(CapacityLimiter, limits)
         self._stop = asyncio.Event()
-        lane = partial(_Lane, settings, self._stop)
-        self.read_kafka = lane(CapacityLimiter(KAFKA_READS_MAX))
-        self.replay = lane(CapacityLimiter(1))  # a later replay continues one that was stopped
-        self.change = lane(changes, writes=True)
-        self.pause = lane(CapacityLimiter(1), writes=True)
-        self.change_pending = lane(changes, writes=True, needs_files=True)
+        # A read of files ends by itself: a stop waits for it.
+        self.read = _Lane(settings, asyncio.Event(), settings, files, needs_files=True)
+        self.peek = replace(self.read, needs_files=False)
+        self.read_kafka = _Lane(settings, self._stop, settings, reads)
+        self.write = _Lane(settings, self._stop, writer, changes, writes=True)
+        self.write_pending = replace(self.write, needs_files=True)
+        self.change = _Lane(settings, self._stop, settings, changes, writes=True)
+        self.pause = replace(self.change, limiter=pauses)
+        # It writes, and yet may be repeated: a later replay continues one that was stopped.
+        self.replay = replace(self.read_kafka, limiter=replays)
 
     def end_waits(self) -> None:
         """Ends the wait for every call of Kafka. Called in the event loop's thread."""
         self._stop.set()
 
-    async def read(
-        self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
-    ) -> T:
-        """Runs a call that reads the shard's files.
-
-        Raises:
-            NoDataDirectory: there are none yet.
-            Unreadable: they are not of these settings, or not for this user.
-            RecoveryPending: files may be cut at any moment.
-        """
-        made = _checked(self.settings, partial(call, self.settings, *args, **named))
-        return await anyio.to_thread.run_sync(made, limiter=self._reads)
-
-    async def peek(self, call: Callable[[Settings, Clock], T]) -> T:
-        """Runs a call that reads the shard's files, if there are any."""
-        made = partial(call, self.settings, self.clock)
-        return await anyio.to_thread.run_sync(made, limiter=self._reads)
-
 
 @dataclass(frozen=True)
-class _Lane:
-    """Calls of Kafka, as many at a time as `limiter` permits."""
+class _Lane(Generic[S]):
+    """Calls with the same first argument, as many at a time as `limiter` permits.
+
+    Attributes:
+        stop: ends the waits for them.
+        writes: whether a call whose wait has ended may have written.
+        needs_files: looks at the shard's files first.
+    """
 
     settings: Settings
     stop: asyncio.Event
+    first: S
     limiter: CapacityLimiter
     writes: bool = False
     needs_files: bool = False
 
     async def __call__(
-        self, call: Callable[Concatenate[Settings, P], T], *args: P.args, **named: P.kwargs
+        self, call: Callable[Concatenate[S, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
         """Runs a call in a thread of its own, and returns its result.
 
         Raises:
-            Stopping: the server stops: the call has not begun, or writes nothing.
+            Stopping: the server stops: the call has not begun, or can be repeated.
             Unacknowledged: the server stops, and the call may have written.
-            NoDataDirectory, Unreadable, RecoveryPending: as `Service.read`, if it needs files.
+            NoDataDirectory: it needs files, and there are none yet.
+            Unreadable: they are not of these settings, or not for this user.
+            RecoveryPending: they may be cut at any moment.
         """
-        made = partial(call, self.settings, *args, **named)
+        made = partial(call, self.first, *args, **named)
         async with self.limiter:
             if self.stop.is_set():
                 raise Stopping("the server stops: nothing was written")
             checked = _checked(self.settings, made) if self.needs_files else made
-            result = asyncio.wrap_future(beside("kafka-call", checked))
+            result = asyncio.wrap_future(beside("call", checked))
             stop = asyncio.ensure_future(self.stop.wait())
             either: set[asyncio.Future[Any]] = {result, stop}
             try:
@@ -140,7 +135,7 @@ class _Lane:
             result.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             if self.writes:
                 raise Unacknowledged("the server stops: it may or may not be written")
-            raise Stopping("the server stops")
+            raise Stopping("the server stops: send the request again")
 
 
 def _checked(settings: Settings, call: Callable[[], T]) -> Callable[[], T]:

@@ -8,7 +8,7 @@ its work.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import PlainTextResponse
@@ -16,12 +16,20 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from duewheel.api.conditions import of_reasons
 from duewheel.api.requests import SelectivePause, Topic
-from duewheel.api.shard import Paused, PausedSelection, Readiness, ShardView
+from duewheel.api.shard import (
+    Paused,
+    PausedKind,
+    PausedSelection,
+    ProcessName,
+    Readiness,
+    ShardView,
+)
 from duewheel.api.timers import Lateness
 from duewheel.ops.shard import lateness, status
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.shard.selective_pause import pause_selection, resume_selection
 from duewheel.ops.shard.why_not_ready import not_ready_reasons
+from duewheel.serve.names import NAME
 from duewheel.serve.problems import Refused, problem
 from duewheel.serve.service import Changing, Shared
 
@@ -29,8 +37,8 @@ probes = APIRouter(tags=["probes"])
 reading = APIRouter(prefix="/v1", tags=["reads"])
 changing = APIRouter(prefix="/v1", tags=["changes"])
 
-Process = Annotated[Literal["ingest", "dequeue"], Path()]
-Kind = Annotated[Literal["target", "timer-topic", "tag"], Path()]
+Process = Annotated[ProcessName, Path()]
+Kind = Annotated[PausedKind, Path()]
 
 
 @probes.get("/livez", operation_id="livez", response_class=PlainTextResponse)
@@ -46,12 +54,12 @@ async def livez() -> str:
 )
 async def readyz(service: Shared) -> Readiness:
     """Whether the shard does its work: recovered, both processes run, lag below its bounds."""
-    reasons = not_ready_reasons(service.settings, service.clock.now_ms())
+    reasons = not_ready_reasons(service.settings, service.clock)
     if reasons:
-        status, detail = HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(reasons.values())
+        detail = "; ".join(reasons.values())
         conditions = [each.model_dump() for each in of_reasons(reasons)]
-        found = {"ready": False, "reasons": reasons, "conditions": conditions}
-        raise Refused(status, "not_ready", detail, None, **found)
+        members = {"ready": False, "reasons": reasons, "conditions": conditions}
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", detail, None, **members)
     return Readiness(ready=True)
 
 
@@ -64,25 +72,25 @@ async def metrics(service: Shared) -> Response:
 @reading.get("/status", operation_id="status")
 async def show_status(service: Shared) -> ShardView:
     """The state of the shard, as `duewheel status`."""
-    return await service.read(status.status)
+    return await service.read(status.status, service.clock)
 
 
 @reading.get("/lateness", operation_id="lateness")
 async def show_lateness(service: Shared) -> Lateness:
     """The lateness of deliveries since dequeue began."""
-    return await service.peek(lateness.lateness)
+    return await service.peek(lateness.lateness, service.clock)
 
 
-@changing.post("/pause/{kind}/{name:path}", operation_id="pause_selection")
+@changing.post(f"/pause/{{kind}}/{NAME}", operation_id="pause_selection")
 async def pause_one(
     change: Changing, kind: Kind, name: Topic, given: SelectivePause
 ) -> PausedSelection:
     """Lets the due timers of a target, timer topic or tag wait, in all shards."""
     with change.logged() as service:
-        return await service.change(pause_selection, kind, name, given, service.clock)
+        return await service.change(pause_selection, service.clock, kind, name, given)
 
 
-@changing.post("/resume/{kind}/{name:path}", operation_id="resume_selection")
+@changing.post(f"/resume/{{kind}}/{NAME}", operation_id="resume_selection")
 async def resume_one(change: Changing, kind: Kind, name: Topic) -> PausedSelection:
     """Ends the pause of a target, timer topic or tag."""
     with change.logged() as service:

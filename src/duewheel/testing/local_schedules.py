@@ -10,9 +10,9 @@ from duewheel.api.schedules import NewSchedule
 from duewheel.client import DelayProducer
 from duewheel.config.settings import Settings
 from duewheel.errors import NoSuchSchedule
-from duewheel.ops.changes.requests import timer_topic_of
+from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules.changes import write_record, write_trigger
-from duewheel.ops.schedules.records import ScheduleRecord, requested
+from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
 from duewheel.ops.timers.pending import source_of
 from duewheel.wheel.inspect.listing import PendingTimer
 
@@ -25,9 +25,10 @@ class LocalSchedules:
         settings: Settings,
         pending: Callable[[], list[PendingTimer]],
         producer: Callable[[str], DelayProducer],
+        now_ms: Callable[[], int],
     ) -> None:
-        """`producer` makes one of a timer topic."""
-        self._settings, self._pending = settings, pending
+        """`producer` makes one of a timer topic; `now_ms` reads the clock."""
+        self._settings, self._pending, self._now_ms = settings, pending, now_ms
         self._producer = lru_cache(None)(producer)
 
     def set(self, name: str, **fields: Any) -> None:
@@ -41,7 +42,7 @@ class LocalSchedules:
         Raises:
             ConfigError: the service would refuse it.
         """
-        record = requested(self._settings, name, NewSchedule.of(fields))
+        record = requested(self._settings, name, NewSchedule.of(fields), self._now_ms())
         self._write(record.beside(self._find(name, record.timer_topic)))
 
     def pause(self, name: str, note: str = "", *, timer_topic: str | None = None) -> None:
@@ -57,12 +58,12 @@ class LocalSchedules:
             ConfigError: the service would refuse it.
         """
         timer = self._require(name, timer_topic)
-        self._write(ScheduleRecord.of(timer).paused(self._settings, note, timer))
+        self._write(ScheduleRecord.of(timer).paused(self._settings, note, timer, self._now_ms()))
 
     def resume(self, name: str, *, timer_topic: str | None = None) -> None:
         """Ends a pause. Raises as `pause`."""
         record = ScheduleRecord.of(self._require(name, timer_topic))
-        self._write(record.resumed(self._settings))
+        self._write(record.resumed(self._settings, self._now_ms()))
 
     def stop(self, name: str, *, timer_topic: str | None = None) -> None:
         """Ends a schedule for good. Raises as `pause`."""
@@ -71,7 +72,8 @@ class LocalSchedules:
     def trigger(self, name: str, *, timer_topic: str | None = None) -> None:
         """Fires a schedule once more, now. Raises as `pause`."""
         record = ScheduleRecord.of(self._require(name, timer_topic))
-        write_trigger(self._settings, self._producer(record.timer_topic), record).result(0)
+        producer = self._producer(record.timer_topic)
+        write_trigger(self._settings, producer, record, self._now_ms()).result(0)
 
     def _find(self, name: str, topic: str) -> PendingTimer | None:
         named = (t for t in self._pending() if t.recurring and t.id == name.encode())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.schemas.batches import TopicPartition

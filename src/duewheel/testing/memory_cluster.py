@@ -27,8 +27,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.clock import Clock
-from duewheel.kafka.log.ends import EARLIEST
 from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests
+from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.record_rows import rows_of

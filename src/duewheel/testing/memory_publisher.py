@@ -12,8 +12,9 @@ from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing.clock import ManualClock
 from duewheel.testing.memory_cluster import PARTITIONS, MemoryCluster
 from duewheel.wheel.dequeue.encoder import encode
-from duewheel.wheel.encoded import Aside, Target
+from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.target_rules import Target
 
 _BATCH_BYTES = 1 << 20  # the default of Kafka's topics
 

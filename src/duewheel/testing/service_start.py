@@ -23,7 +23,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.config.sources import read_file
 from duewheel.errors import ConfigError
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.leader_requests import LeaderRequests
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing.clock import ManualClock
@@ -101,11 +101,11 @@ def started_shard(
 def clients_of(cluster: MemoryCluster, clock: ManualClock) -> Iterator[None]:
     """Connects duewheel's clients to the cluster, and gives them its clock."""
 
-    def connect(_: ClientSettings, kind: type, __: object, **options: Any) -> Any:
+    def connect(_: KafkaClients, kind: type, __: object, **options: Any) -> Any:
         return cluster.open(kind, **options)
 
     with (
-        mock.patch.object(ClientSettings, "open", connect),
+        mock.patch.object(KafkaClients, "open", connect),
         mock.patch.object(LeaderRequests, "connect", return_value=MemoryLeaders(cluster)),
         mock.patch.object(SystemClock, "now_ms", clock.now_ms),
     ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duewheel.api.messages import KEY_SHOWN_BYTES, octets_shown, start_of
+from duewheel.api.messages import KEY_SHOWN_BYTES, key_in_list, octets_shown
 
 
 def test_bytes_are_text_or_base64() -> None:
@@ -12,11 +12,12 @@ def test_bytes_are_text_or_base64() -> None:
 
 
 def test_of_a_long_key_the_start_is_shown_in_whole_characters() -> None:
-    assert start_of(b"a" * KEY_SHOWN_BYTES) == b"a" * KEY_SHOWN_BYTES
-    assert start_of(b"a" * 5_000_000) == b"a" * KEY_SHOWN_BYTES
+    assert key_in_list(None) == (None, None)
+    assert key_in_list(b"a" * KEY_SHOWN_BYTES) == (b"a" * KEY_SHOWN_BYTES, None)
+    assert key_in_list(b"a" * 5_000_000) == (b"a" * KEY_SHOWN_BYTES, 5_000_000)
     for before in range(4):
-        shown = start_of(b"a" * before + "𝄞".encode() * KEY_SHOWN_BYTES)
-        assert KEY_SHOWN_BYTES - 4 < len(shown) <= KEY_SHOWN_BYTES
+        shown, _ = key_in_list(b"a" * before + "𝄞".encode() * KEY_SHOWN_BYTES)
+        assert shown is not None and KEY_SHOWN_BYTES - 4 < len(shown) <= KEY_SHOWN_BYTES
         assert shown.decode().endswith("𝄞")
     no_text = b"\xff" * (KEY_SHOWN_BYTES + 1)
-    assert start_of(no_text) == no_text[:KEY_SHOWN_BYTES]
+    assert key_in_list(no_text) == (no_text[:KEY_SHOWN_BYTES], KEY_SHOWN_BYTES + 1)

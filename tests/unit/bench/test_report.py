@@ -4,7 +4,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.bench import readme, report, svg, tables, timeline_page
+from tests.bench import report, shown_figures, svg, tables, timeline_page
 from tests.bench.figures import Figure, read
 from tests.bench.measured import AXES, OUR_PARTS, PEER_PARTS, Axis, Measured, Target
 from tests.bench.plots import plots
@@ -25,8 +25,8 @@ def a_figure(
 
 def test_the_page_and_its_plots_are_what_the_command_makes_of_the_recorded_runs() -> None:
     measured, timelines = report.recorded()
-    text = readme.README.read_text("utf-8")
-    assert text == readme.rewritten(text, read(report.RECORDED)), "make bench-report"
+    for shown, text in shown_figures.pages(read(report.RECORDED)).items():
+        assert shown.read_text("utf-8") == text, "make bench-report"
     assert report.PAGE.read_text("utf-8") == report.page(measured), "make bench-report"
     found = report.TIMELINES.read_text("utf-8")
     section = timeline_page.section(timelines, report.machine(timelines))
@@ -148,15 +148,16 @@ def test_a_run_with_scaled_sizes_is_not_recorded(tmp_path: Path) -> None:
         report.record(run)
 
 
-def test_the_readme_shows_medians_and_never_the_best_run() -> None:
+def test_the_table_shows_medians_and_never_the_best_run() -> None:
     ours = [a_figure(value, run=str(value)) for value in (100.0, 900.0, 300.0)]
     peer = [a_figure(50.0, system="RocketMQ 5.5.0"), a_figure(70.0, system="RocketMQ 5.5.0, other")]
-    assert "| ingest rate, per second | 300 | 50 | 3 / 1 |" in readme.measured([*ours, *peer])
+    table = shown_figures.measured([*ours, *peer])
+    assert "| ingest rate, per second | 300 | 50 | 3 / 1 |" in table
 
 
 def test_the_sentence_about_a_soak_is_of_a_recorded_run() -> None:
-    assert "No soak of this code is recorded yet" in readme.soak([])
+    assert "No soak of this code is recorded yet" in shown_figures.soak([])
     record = {"rounds": 100, "delivered": 1_234, "commit": "abc", "date": "2026-11-23", "cores": 2}
     faults = {"lost": 0, "doubled": 1, "early": 0, "altered": 0}
-    sentence = readme.soak([{**record, **faults}])
+    sentence = shown_figures.soak([{**record, **faults}])
     assert "100 rounds" in sentence and "`abc`" in sentence and "1 doubled" in sentence

@@ -9,7 +9,7 @@ from tests.harness.progress_rows import NOW, partitions_of, progress_of
 
 from duewheel.checkpoints import progress_mirror
 from duewheel.checkpoints.commit_and_close_pages import Close, Commit
-from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, beyond_room
+from duewheel.checkpoints.partition_limit import beyond_room
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.state_file import State
@@ -20,7 +20,7 @@ from duewheel.errors import CorruptFile, RecoveryRefused
 def test_all_that_there_is_room_for_fits_everywhere(tmp_path: Path, topics: int, each: int) -> None:
     places = partitions_of(topics, each)
     names = dict.fromkeys(topic for topic, _ in places)
-    assert beyond_room(dict.fromkeys(names, each), names) == {}
+    assert beyond_room(dict.fromkeys(names, each)) == {}
     full = progress_of(places)
     full.require_room()
     full.require_publishable()
@@ -41,11 +41,24 @@ def test_all_that_there_is_room_for_fits_everywhere(tmp_path: Path, topics: int,
 
 
 def test_a_topic_beyond_the_room_is_named_with_the_numbers() -> None:
-    counts = {"first": PARTITIONS_MAX - 10, "second": 10_000, "third": 10}
-    beyond = beyond_room(counts, counts)
-    assert beyond.keys() == {"second"}
-    assert "10000 partitions of it" in beyond["second"] and "duewheel reshard" in beyond["second"]
-    assert beyond_room(counts, ["third", "second", "first"]).keys() == {"first"}
+    counts = {"small": 10, "large": 1_990, "third": 1_000}
+    beyond = beyond_room(counts, room_bytes=100_000)
+    assert beyond.keys() == {"large"}
+    assert "1990 partitions of it" in beyond["large"] and "duewheel reshard" in beyond["large"]
+    kept = beyond_room(counts, {"large": 1_990}, 200_000)
+    assert kept.keys() == {"third"}, "the largest is in the records already"
+    assert beyond_room(counts, {"deleted": 1_000}, 100_000).keys() == {"large", "third"}
+
+
+def test_a_topic_that_has_grown_displaces_no_other() -> None:
+    """Its owner has added partitions, also to one that was taken before."""
+    taken = {"a.timers": 4, "other.timers": 4}
+    beyond = beyond_room({"a.timers": 2_001, "other.timers": 4, "new.timers": 4}, taken)
+    assert beyond.keys() == {"a.timers"}
+    assert "one topic may have 2000" in beyond["a.timers"]
+    many = {f"t{n}": 2_000 for n in range(40)} | {"small": 50}
+    assert set(beyond_room(many)) <= {f"t{n}" for n in range(40)}
+    assert beyond_room(many)
 
 
 def test_a_progress_that_is_too_large_is_refused_before_it_is_published() -> None:

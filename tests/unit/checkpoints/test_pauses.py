@@ -38,6 +38,12 @@ def test_other_records_of_the_state_topic_are_no_pauses() -> None:
         assert changed(before, {key_of("target", "a"): damaged}) == {}
 
 
+def test_a_key_without_a_name_pauses_nothing() -> None:
+    """It ended the thread that follows the pauses."""
+    assert changed({}, {b"pause/target": encoded(PauseRecord(None))}) == {}
+    assert paused_at({"target": PauseRecord(None)}, 0).tags == frozenset()
+
+
 def test_a_pause_ends_by_itself() -> None:
     pauses = {
         "target/a": PauseRecord(5_000),

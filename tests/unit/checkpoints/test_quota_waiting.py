@@ -34,7 +34,7 @@ def test_status_and_metrics_have_each_topic_with_a_quota(tmp_path: Path) -> None
     clock, data_dir = SystemClock(), settings.storage.data_dir
     DataDirectory.start(data_dir, settings.wheel, Role.DEQUEUE).stop()
     QuotaWaiting(clock.now_ms(), {("a", 0): (0, 7), ("a", 1): (50, 53)}).write(data_dir)
-    assert status(settings).as_json()["quotas"] == {
+    assert status(settings, SystemClock()).as_json()["quotas"] == {
         "a": {"per_second": 5, "waiting": 10},
         "b": {"per_second": 100, "waiting": 0},
     }

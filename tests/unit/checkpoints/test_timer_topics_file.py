@@ -9,6 +9,7 @@ import pytest
 
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.timer_topics_file import FILE_NAME, TopicSet
+from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import StorageSection, TimerSection
 from duewheel.config.settings import Settings
 from duewheel.ops.shard.status import status
@@ -35,9 +36,9 @@ def test_status_tells_it(tmp_path: Path) -> None:
         storage=StorageSection(data_dir=tmp_path / "data"),
     )
     DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE).stop()
-    assert status(settings).timer_topics is None
+    assert status(settings, SystemClock()).timer_topics is None
     FOUND.write(settings.storage.data_dir)
-    told = status(settings).timer_topics
+    told = status(settings, SystemClock()).timer_topics
     assert told is not None
     assert told.as_json() == {
         "read": ["a", "b"],

@@ -12,7 +12,8 @@ from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
-from duewheel.cli.changes import while_starting
+from duewheel.cli.replies import ReplyWait
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.ops.shard import processes, why_not_ready
 from duewheel.runtime import run_file
@@ -35,21 +36,21 @@ def test_a_start_is_waited_for_and_one_wait_beyond_it(
 ) -> None:
     seen = iter([False, True, True, False, False])
     monkeypatch.setattr(processes, "is_starting", lambda _: next(seen))
-    goes_on = while_starting(settings, {"wait": None})
+    goes_on = ReplyWait().goes_on(settings)
     assert [goes_on() for _ in range(4)] == [True, True, True, False]
     assert capsys.readouterr().err.count("the shard is starting: waiting for the reply, 60 s") == 1
 
 
 def test_a_wait_that_was_asked_for_is_not_extended(settings: Settings) -> None:
-    assert while_starting(settings, {"wait": "5s"})() is False
+    assert ReplyWait(5.0, is_extended=False).goes_on(settings)() is False
 
 
 def test_reasons_are_those_of_the_shard_on_this_host(stopped: Settings, tmp_path: Path) -> None:
-    assert why_not_ready.why_no_reply(stopped)[0] == "ingest is stopped"
+    assert why_not_ready.why_no_reply(stopped, SystemClock())[0] == "ingest is stopped"
     elsewhere = stopped.model_copy(
         update={"storage": stopped.storage.model_copy(update={"data_dir": tmp_path / "none"})}
     )
-    assert why_not_ready.why_no_reply(elsewhere) == []
+    assert why_not_ready.why_no_reply(elsewhere, SystemClock()) == []
 
 
 @pytest.fixture

@@ -21,7 +21,9 @@ from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.factory import contract
 from duewheel.ops.changes import requests as changes
 from duewheel.ops.changes.acceptance import require_accepted
+from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.schemas.request.preview import Rejection, rejection_of
+from duewheel.testing import ManualClock
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -37,6 +39,11 @@ def settings() -> Settings:
         "topic": {"orders.delayed": {"past_due": "dead-letter"}},
     }
     return load(None, {"timer": timer, "kafka": {"bootstrap_servers": "127.0.0.1:1"}})
+
+
+@pytest.fixture
+def writer(settings: Settings) -> TimerWriter:
+    return TimerWriter(settings, ManualClock(NOW_MS))
 
 
 SEND: dict[str, Any] = {
@@ -63,20 +70,20 @@ SEND: dict[str, Any] = {
     ],
 )
 def test_send_refuses_what_would_become_a_dead_letter(
-    settings: Settings, given: dict[str, Any], reason: str
+    writer: TimerWriter, given: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        changes.send(settings, NewTimer.of({**SEND, **given}))
+        changes.send(writer, NewTimer.of({**SEND, **given}))
 
 
-def test_reschedule_refuses_the_same(settings: Settings) -> None:
+def test_reschedule_refuses_the_same(writer: TimerWriter) -> None:
     named = NamedTimers(id="7", key="k")
     for given, reason in (
         ({"topic": "bills", "delay": "1s"}, "target_not_allowed"),
         ({"topic": "orders", "delay": "3d"}, "the longest delay"),
     ):
         with pytest.raises(ConfigError, match=reason):
-            changes.reschedule(settings, named, Replacement.of({"value": "v", **given}), None)
+            changes.reschedule(writer, named, Replacement.of({"value": "v", **given}), 0)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +108,8 @@ def test_commands_name_their_options(times: list[str], reason: str) -> None:
 def test_what_ingest_accepts_passes(settings: Settings) -> None:
     when = DueTime.of(delay="2d")
     headers = timer_headers("orders", when, "orders.delayed", headers=[("x", b"1")], id="7")
-    require_accepted(settings, "orders.delayed", b"key", b"value", headers)
-    require_accepted(settings, "orders.delayed", None, None, headers)
+    require_accepted(settings, "orders.delayed", b"key", b"value", headers, NOW_MS)
+    require_accepted(settings, "orders.delayed", None, None, headers, NOW_MS)
 
 
 def test_a_refusal_has_the_words_of_the_dead_letter(settings: Settings) -> None:

@@ -5,8 +5,11 @@ Also of cli/options.py, cli/shard.py, cli/times.py, ops/connection.py.
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,23 +19,41 @@ from tests.harness.config_file import small_settings, write_config
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, TimerRow
 
+import duewheel.api
+from duewheel.api.model import INSTANTS, Result
 from duewheel.api.requests import TimerFilter
+from duewheel.api.reshard import NewShard
 from duewheel.api.shard import ShardView
 from duewheel.api.timers import TimerSummary
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.cli.changes import cancel_matching
 from duewheel.cli.main import cli
-from duewheel.cli.output import printable, show, show_row
+from duewheel.cli.output import Printer, printable
 from duewheel.cli.status_text import status_lines
 from duewheel.cli.timers import timer_line
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
+from duewheel.ops import connection
 from duewheel.ops.shard.status import status
-from duewheel.ops.timers.pending import listed
+from duewheel.ops.timers.pending import list_timers
+
+DURATIONS = {
+    "apart_ms",
+    "batch_age_ms",
+    "behind_ms",
+    "clock_skew_ms",
+    "every_ms",
+    "floor_ahead_ms",
+    "jitter_ms",
+    "lag_ms",
+    "late_ms",
+    "lateness_ms",
+    "precision_ms",
+    "width_ms",
+}
 
 
 @pytest.fixture
@@ -41,19 +62,21 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def pending(settings: Settings) -> list[TimerSummary]:
-    return list(listed(settings, TimerFilter(), 100))
+    return list(list_timers(settings, TimerFilter(), 100))
 
 
 def test_results_show_no_milliseconds_and_no_python(capsys: pytest.CaptureFixture[str]) -> None:
-    show({"last_due_ms": 1_800_000_000_000, "applied": True}, "text")
-    shard = {"shard": 0, "partitions": ["a-0", "a-2"], "delivered_until_ms": 1_800_000_000_000}
-    show({"shards": [shard]}, "text")
+    Printer(is_json=False).show({"next_due_ms": 1_800_000_000_000, "applied": True})
+    parts = ["a-0", "a-2"]
+    shard = NewShard(shard=0, partitions=parts, delivered_until_ms=1_800_000_000_000, apart_ms=0)
+    Printer(is_json=False).show({"shards": [shard.as_json()]})
     assert capsys.readouterr().out.splitlines() == [
-        "last_due 2027-01-15T08:00:00.000Z",
+        "next_due 2027-01-15T08:00:00.000Z",
         "applied  true",
         "shards.0.shard           0",
         "shards.0.partitions      a-0, a-2",
         "shards.0.delivered_until 2027-01-15T08:00:00.000Z",
+        "shards.0.apart_ms        0ms",
     ]
 
 
@@ -99,16 +122,18 @@ def test_what_is_special_about_a_timer() -> None:
     )
 
 
-def test_a_filter_that_selects_too_many_names_the_options(settings: Settings) -> None:
+def test_a_filter_that_selects_too_many_names_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
+    path = write_config(tmp_path, f"{HOST}:1", "app")
+    settings = load(path)
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
     world.append(*(TimerRow(0, n, NOW_MS + 5_000, timer_id=b"many") for n in range(3)))
     world.stop()
-    unset = dict.fromkeys(
-        ("handle", "partition", "timer_topic", "topic", "level", "key", "since", "until")
-    )
-    options = {**unset, "id": "many", "dry_run": True, "at_most": 2}
+    words = ["cancel-matching", "--id", "many", "--at-most", "2", "--dry-run"]
     with pytest.raises(ConfigError) as raised:
-        cancel_matching(settings, options, None, "text")
+        cli([*words, "--config", str(path)], standalone_mode=False)
     text = str(raised.value)
     assert text.startswith("more than 2 timers match")
     assert "--at-most" in text and "--dry-run" in text
@@ -135,8 +160,8 @@ def test_no_producer_writes_to_the_terminal() -> None:
 
 def test_no_name_of_a_header_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     name = "header a\ncancelled true\x1b[2J"
-    show({"id": "b", name: "v"}, "text")
-    show_row({name: "v"}, "text")
+    Printer(is_json=False).show({"id": "b", name: "v"})
+    Printer(is_json=False).row({name: "v"})
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert all(r"header a\ncancelled true\x1b[2J" in line for line in lines[1:])
@@ -160,7 +185,7 @@ def test_status_begins_with_what_matters_and_has_no_bounds(settings: Settings) -
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
     world.append(TimerRow(0, 1, NOW_MS + 5_000))
     world.stop()
-    found = status(settings)
+    found = status(settings, SystemClock())
     lines = list(status_lines(found, NOW_MS))
     assert lines[0].split() == ["ready", "no"]
     assert "ingest is stopped (ingest_not_running)" in lines[1]
@@ -292,31 +317,43 @@ def test_status_of_a_shard_at_work() -> None:
 
 def test_instants_are_times_in_text_and_numbers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     result = {"id": "7", "due_ms": NOW_MS, "behind_ms": 20, "run": {"next_try_ms": None}}
-    show(result, "text")
+    Printer(is_json=False).show(result)
     assert capsys.readouterr().out.splitlines() == [
         "id           7",
         "due          2027-01-15T08:00:00.000Z",
         "behind_ms    20ms",
         "run.next_try -",
     ]
-    show_row({"level": 1, "leaves_ms": NOW_MS, "next": None}, "text")
+    Printer(is_json=False).row({"level": 1, "leaves_ms": NOW_MS, "next": None})
     assert capsys.readouterr().out == "level=1  leaves=2027-01-15T08:00:00.000Z\n"
-    show(result, "json")
+    Printer(is_json=True).show(result)
     assert json.loads(capsys.readouterr().out) == result
+
+
+def test_each_instant_of_a_result_is_a_time_in_text() -> None:
+    """A field that is in none of the two sets would show an instant as a duration of decades."""
+    for module in pkgutil.iter_modules(duewheel.api.__path__, "duewheel.api."):
+        importlib.import_module(module.name)
+    names, kinds = set(), [Result]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        names |= {field.serialization_alias or name for name, field in kind.model_fields.items()}
+    assert {name for name in names if name.endswith("_ms")} - DURATIONS == INSTANTS
 
 
 def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) -> None:
     result = {"dry_run": True, "replayed": 2, "topics": {"a": 2}, "refused": {"no_due_time": 1}}
-    show(result, "text")
+    Printer(is_json=False).show(result)
     assert capsys.readouterr().out.splitlines() == [
         "dry_run                  true",
         "would replay             2",
         "topics.a                 2",
         "would refuse.no_due_time 1",
     ]
-    show(result, "json")
+    Printer(is_json=True).show(result)
     assert json.loads(capsys.readouterr().out) == result, "programs find the same names"
-    show({**result, "dry_run": False}, "text")
+    Printer(is_json=False).show({**result, "dry_run": False})
     assert "would" not in capsys.readouterr().out
 
 
@@ -331,7 +368,8 @@ def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) ->
         (["pause", "--timer-topic", "orders"], "'orders' is no timer topic of"),
         (["pause", "--target", "orders", "--for", "2 moons"], "duration"),
         (["pause", "--target", "orders", "--note", "a" * 256], "note"),
-        (["pause", "--tag", "a" * 65], "a tag has 1 to 64 bytes"),
+        (["pause", "--tag", "a" * 65], "a tag has 1 to 64 bytes of UTF-8"),
+        (["resume", "--tag", "\udcff"], "a tag has 1 to 64 bytes of UTF-8"),
     ],
 )
 def test_a_pause_of_what_cannot_be_paused_is_refused(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from duewheel.api.changes import Answered
 from duewheel.api.requests import NamedTimers
-from duewheel.cli.changes import answered
+from duewheel.cli.output import Printer
+from duewheel.cli.replies import ReplyWait, show_answer
 from duewheel.client import Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.config.keys_and_defaults import TimerSection as Timer_
@@ -157,13 +158,13 @@ def test_where_named_timers_are() -> None:
         ("unknown", 10, "replies", 1, ""),
         (None, 10, "replies", 1, "no reply in time: it takes effect without one"),
         (None, 10, None, 0, "written, and takes effect"),
-        (None, None, "replies", 0, ""),
-        (None, None, None, 0, ""),
+        (None, 0, "replies", 0, ""),
+        (None, 0, None, 0, ""),
     ],
 )
 def test_exit_codes(
     answer: str | None,
-    wait_s: float | None,
+    wait_s: float,
     reply_topic: str | None,
     code: int,
     says: str,
@@ -172,7 +173,7 @@ def test_exit_codes(
     settings = Settings(timer=Timer_(topics=("orders.delayed",), reply_topic=reply_topic))
     place = {"id": "a", "timer_topic": "orders.delayed", "partition": 0, "offset": 1}
     result = Answered.model_validate({**place, "answer": answer})
-    assert answered(settings, result, wait_s, "json") == code
+    assert show_answer(settings, result, ReplyWait(wait_s), Printer(is_json=True)) == code
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {**place, "answer": answer}
     assert (says in shown.err) and bool(says) == bool(shown.err)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kafka.partitioner import murmur2
 
 from duewheel.api.due_time import DueTime, NonNullHeader, window_headers
+from duewheel.api.recurring_time import RecurringTime
 from duewheel.client import DelayProducer
 from duewheel.client.producer import has_due_time
 from duewheel.client.request_headers import timer_headers
@@ -114,9 +115,21 @@ def test_tags() -> None:
     when = DueTime.of(None, "5m", None)
     headers = timer_headers("orders", when, "timers", tag="mails")
     assert headers[0] == ("TIMER_TAG", b"mails")
-    for refused in ("", "a" * 65, "ü" * 33):
-        with pytest.raises(InvalidTimer, match="a tag has 1 to 64 bytes"):
+    for refused in ("", "a" * 65, "ü" * 33, "\udcff"):
+        with pytest.raises(InvalidTimer, match="a tag has 1 to 64 bytes of UTF-8"):
             timer_headers("orders", when, "timers", tag=refused)
+
+
+def test_a_timer_that_expires() -> None:
+    when, at = DueTime.of(None, "5m", None), datetime(2027, 1, 15, 8, tzinfo=UTC)
+    for instant in (at, 1_800_000_000_000):
+        headers = timer_headers("orders", when, "timers", expires_at=instant)
+        assert headers[0] == ("TIMER_EXPIRES_MS", b"1800000000000")
+    with pytest.raises(InvalidTimer, match=r"expires_at .* has no zone"):
+        timer_headers("orders", when, "timers", expires_at=at.replace(tzinfo=None))
+    daily = RecurringTime.of(cron="0 8 * * *")
+    with pytest.raises(InvalidTimer, match="ends by `ends`"):
+        timer_headers("orders", daily, "timers", expires_at=at, id="daily")
 
 
 def test_windows() -> None:

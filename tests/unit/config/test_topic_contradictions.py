@@ -5,7 +5,9 @@ in which settings come, and what of them contradicts.
 from __future__ import annotations
 
 import json
+import tomllib
 import typing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.schemas.request.parser import parse
 from duewheel.schemas.request.topic_settings import CHOICES, TopicContract
+from duewheel.wheel.policies.expiry import Expiry
 
 pytestmark = pytest.mark.usefixtures("clean_surroundings")
 
@@ -51,24 +54,63 @@ def contracts(settings: Settings) -> dict[str, TopicContract]:
     return dict(factory.contract(settings).topics)
 
 
+# Every key of a table, each with another value than its default.
 ALL_KEYS = """
+headers = "etf1"
+id = "key"
+null_value = "cancel"
 target = "orders"
 targets = ["bills", "mails.*"]
 delay = "15m"
 max_delay = "1h"
-id = "key"
-null_value = "cancel"
 past_due = "dead-letter"
+recurring = true
+quota_per_second = 7
+expires_after = "2h"
+receipts = false
+lateness_header = true
+lateness_p99 = "250ms"
 """
 TOLD = TopicContract(
+    headers="etf1",
+    id="key",
+    null_value="cancel",
     target="orders",
     targets=("bills", "mails.*"),
     delay_ms=900_000,
     max_delay_ms=3_600_000,
-    id="key",
-    null_value="cancel",
     past_due="dead-letter",
+    recurring=True,
 )
+OF_INGEST = {field.name.removesuffix("_ms") for field in fields(TopicContract)}
+
+
+def test_all_keys_are_given_here_and_none_by_its_default() -> None:
+    given, default = TimerTopic.model_validate(tomllib.loads(ALL_KEYS)), TimerTopic()
+    assert given.model_fields_set == set(TimerTopic.model_fields)
+    for key in TimerTopic.model_fields:
+        assert getattr(given, key) != getattr(default, key), key
+    assert given.contract == TOLD
+    for field in fields(TopicContract):
+        assert getattr(TOLD, field.name) != field.default, field.name
+
+
+def test_keys_for_other_parts_than_the_parser(tmp_path: Path) -> None:
+    """Each key is one of the contract, or is here."""
+    settings = loaded(tmp_path, LISTED + f'[timer.topic."orders.delayed"]{ALL_KEYS}')
+    receipts = factory.receipts(settings)
+    found = {
+        "quota_per_second": settings.timer.quotas,
+        "expires_after": next(
+            policy.after_ms for policy in factory.policies(settings) if isinstance(policy, Expiry)
+        ),
+        "receipts": dict.fromkeys(receipts.without, False),
+        "lateness_header": dict.fromkeys(receipts.lateness_headers, True),
+        "lateness_p99": factory.dequeue_config(settings).lateness_p99_ms,
+    }
+    assert found.keys() == TimerTopic.model_fields.keys() - OF_INGEST
+    values = (7, 7_200_000, False, True, 250)
+    assert [*found.values()] == [{"orders.delayed": value} for value in values]
 
 
 @pytest.mark.parametrize("name", ['"orders.delayed"', "orders.delayed"])
@@ -304,20 +346,26 @@ def test_a_copy_is_judged_by_the_lists_of_its_own_time(tmp_path: Path) -> None:
         assert batch.rejections() == codes
 
 
+OF_ONE_TOPIC = {line.partition(" ")[0]: line for line in ALL_KEYS.split("\n") if line}
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "decides"),
     [
-        'targets = ["orders"]\n',
-        '[timer.topic."mails"]\ntargets = ["orders"]\n',
-        "topics_pattern = 'later.*'\n",
-        '[timer.topic."mails"]\ndelay = "1s"\n',
-        '[timer.topic."mails"]\nmax_delay = "1h"\n',
+        ('targets = ["orders"]\n', True),
+        ("topics_pattern = 'later.*'\n", True),
+        *(
+            (f'[timer.topic."mails"]\n{line}\n', key in OF_INGEST)
+            for key, line in OF_ONE_TOPIC.items()
+        ),
     ],
 )
-def test_each_is_part_of_what_decides_a_message(tmp_path: Path, text: str) -> None:
+def test_what_decides_a_message_is_in_the_progress(
+    tmp_path: Path, text: str, decides: bool
+) -> None:
     before, after = (
         json.loads(json.dumps(factory.slot_values(loaded(tmp_path, LISTED + each))))
         for each in ("", text)
     )
-    assert before != after
+    assert (before != after) == decides
     assert before["rules"] == after["rules"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from tests.harness.config_file import small_settings
 
 from duewheel import doctor, factory
-from duewheel.api.examination import UNREACHABLE
+from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.cli.examination import as_lines, exit_code
@@ -23,6 +22,7 @@ from duewheel.doctor import (
     apis,
     brokers,
     clocks,
+    data_directory,
     examination,
     findings,
     host,
@@ -32,12 +32,13 @@ from duewheel.doctor import (
     trial,
 )
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Diagnosis
-from duewheel.kafka.limits import PublisherLimits
-from duewheel.kafka.progress.all_shards import ShardRecord
+from duewheel.doctor.findings import Check
+from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.description import Partition, Topic
-from duewheel.kafka.topics.requirements import TopicFinding
+from duewheel.kafka.topics.requirements import TopicFinding, TopicState
+from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.wheel.publisher_protocol import Seen
 
 ADDRESS = "kafka:9092"
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "kafka.md").read_text()
@@ -52,40 +53,42 @@ def severities(found: Any) -> list[str]:
 
 
 def test_the_exit_code_tells_errors_and_an_absent_kafka_apart() -> None:
-    ok, warning = Diagnosis("a", "ok", "s", "f"), Diagnosis("b", "warning", "s", "f", "r")
-    error = Diagnosis("c", "error", "s", "f", "r")
-    away = Diagnosis(UNREACHABLE, "error", "s", "f", "r")
-    assert exit_code(findings.examined([])) == 0
-    assert exit_code(findings.examined([ok, warning])) == 0
-    assert exit_code(findings.examined([ok, error, warning])) == 1
-    assert exit_code(findings.examined([error, away])) == 3
+    ok, warning = Check("a", "s").ok("f"), Check("b", "s").warning("f", "r")
+    error = Check("c", "s").error("f", "r")
+    away = Check(UNREACHABLE, "s").error("f", "r")
+    assert exit_code(findings.summed_up([])) == 0
+    assert exit_code(findings.summed_up([ok, warning])) == 0
+    assert exit_code(findings.summed_up([ok, error, warning])) == 1
+    assert exit_code(findings.summed_up([error, away])) == 3
 
 
 def test_the_worst_comes_first_and_its_remedy_below_it() -> None:
     found = [
-        Diagnosis("fine", "ok", "host", "42 MiB"),
-        Diagnosis("bad", "error", "t", "gone", "init"),
+        Check("fine", "host").ok("42 MiB"),
+        Check("bad", "t").error("gone", "init"),
     ]
-    assert list(as_lines(findings.examined(found))) == [
+    assert list(as_lines(findings.summed_up(found))) == [
         "error  bad   t     gone",
         "       → init",
         "ok     fine  host  42 MiB",
         "errors: 1, warnings: 0, ok: 1",
     ]
-    shown = findings.examined(found).as_json()
+    shown = findings.summed_up(found).as_json()
     assert (shown["ok"], shown["errors"], shown["warnings"]) == (False, 1, 0)
     assert [row["code"] for row in shown["findings"]] == ["bad", "fine"]
 
 
 def test_a_remedy_that_findings_share_is_printed_once() -> None:
-    durability = partial(Diagnosis, "durability", "warning")
+    def durability(topic: str, found: str, remedy: str) -> DoctorFinding:
+        return Check("durability", topic).warning(found, remedy)
+
     found = [
         durability("a", "1 replica", "give each 3"),
         durability("b", "2 replicas", "set it to 2"),
         durability("c", "1 replica", "give each 3"),
-        Diagnosis("durability", "error", "d", "no leader", "give each 3"),
+        Check("durability", "d").error("no leader", "give each 3"),
     ]
-    assert list(as_lines(findings.examined(found))) == [
+    assert list(as_lines(findings.summed_up(found))) == [
         "error    durability  d  no leader",
         "         → give each 3",
         "warning  durability  a  1 replica",
@@ -95,36 +98,43 @@ def test_a_remedy_that_findings_share_is_printed_once() -> None:
         "         → set it to 2",
         "errors: 1, warnings: 3, ok: 0",
     ]
-    remedies = [row["remedy"] for row in findings.examined(found).as_json()["findings"]]
+    remedies = [row["remedy"] for row in findings.summed_up(found).as_json()["findings"]]
     assert all(remedies), "programs find it in each"
 
 
 def test_a_remedy_is_only_for_what_needs_one() -> None:
-    assert findings.diagnose("c", "s", "f", remedy="r").remedy == ""
-    assert findings.diagnose("c", "s", "f", warning=True, remedy="r") == Diagnosis(
-        "c", "warning", "s", "f", "r"
-    )
-    assert findings.diagnose("c", "s", "f", warning=True, error=True).severity == "error"
+    check = Check("c", "s")
+    assert check.of("ok", "f", "r") == check.ok("f")
+    assert check.ok("f").remedy == ""
+    assert check.of("warning", "f", "r") == check.warning("f", "r")
 
 
-def test_a_part_that_meets_the_unexpected_is_one_finding() -> None:
-    def part(_: Cluster) -> Iterator[Diagnosis]:
-        yield Diagnosis("a", "ok", "s", "f")
-        raise KeyError("hunter2")
+@pytest.mark.parametrize(
+    ("error", "reason", "cause"),
+    [
+        (KeyError("hunter2"), "KeyError: '***'", "an answer that no Apache Kafka"),
+        (KafkaUnavailable("no answer within 30 s"), "no answer within 30 s", "log of the brokers"),
+    ],
+)
+def test_a_part_that_fails_is_one_finding(error: Exception, reason: str, cause: str) -> None:
+    def part(_: Cluster) -> Iterator[DoctorFinding]:
+        yield Check("a", "s").ok("f")
+        raise error
 
     admin = KafkaAdmin({"ssl_password": "hunter2"})
     cluster = Cluster(load(overrides={"timer": {"topics": "t"}}), admin, SystemClock())
-    first, second = examination.examined("topics", cluster, part)
+    first, second = examination.guarded("topics", cluster, part)
     assert first.code == "a"
     assert (second.code, second.severity, second.subject) == ("not_examined", "error", "topics")
-    assert second.found == "KeyError: '***'"
+    assert second.found == reason
+    assert cause in second.remedy
 
 
 # ---- APIs ---------------------------------------------------------------------------------------
 
 
 def test_a_whole_offer_is_one_line() -> None:
-    (finding,) = apis.check({"broker 1": WHOLE, "broker 2": WHOLE})
+    (finding,) = apis.check_apis({"broker 1": WHOLE, "broker 2": WHOLE})
     assert (finding.severity, finding.subject) == ("ok", "broker 1, broker 2")
 
 
@@ -141,7 +151,7 @@ def test_what_a_broker_lacks(offer: tuple[int, int] | None, said: str) -> None:
     lacking = {key: value for key, value in WHOLE.items() if key != init_producer_id}
     if offer:
         lacking[init_producer_id] = offer
-    found = list(apis.check({"broker 1": WHOLE, "broker 2": lacking}))
+    found = list(apis.check_apis({"broker 1": WHOLE, "broker 2": lacking}))
     assert [(f.severity, f.subject) for f in found] == [("error", "broker 2")]
     assert f"InitProducerId (key 22) is {said}; dequeue would lose: fencing" in found[0].found
 
@@ -149,7 +159,7 @@ def test_what_a_broker_lacks(offer: tuple[int, int] | None, said: str) -> None:
 def test_what_is_not_needed_is_no_error() -> None:
     for api in apis.OPTIONAL:
         lacking = {key: value for key, value in WHOLE.items() if key != api.key}
-        assert severities(apis.check({"broker 1": lacking})) == ["ok"]
+        assert severities(apis.check_apis({"broker 1": lacking})) == ["ok"]
 
 
 def test_the_list_is_one_of_kafka() -> None:
@@ -175,7 +185,7 @@ def test_the_documentation_lists_the_same_apis() -> None:
 
 
 def test_a_shard_that_an_older_version_began_has_no_key() -> None:
-    found = [shard.copy_key("shard 0 of 1", keys) for keys in ((), ("0" * 64,))]
+    found = [shard.check_copy_key("shard 0 of 1", keys) for keys in ((), ("0" * 64,))]
     assert severities(found) == ["warning", "ok"]
     assert "reconfigure --rotate-key" in found[0].remedy
 
@@ -186,20 +196,20 @@ def test_a_configuration_that_does_not_fit_the_progress_is_found(
     settings = small_settings(tmp_path)
     epochs = Epochs.first(factory.slot_values(settings) | {"levels_ms": [1]})
     begun = Progress(0, 1, "owner", 1, 1, epochs, {("timers", 0): PartitionProgress(1, 1)})
-    monkeypatch.setattr(shard, "all_shards", lambda _: {0: ShardRecord(begun, 1)})
+    monkeypatch.setattr(shard, "all_shards", lambda _: {0: Seen(begun, 1)})
     cluster = Cluster(settings, KafkaAdmin({}), SystemClock())
-    (finding,) = shard._progress(cluster)  # noqa: SLF001
+    (finding,) = shard._check_progress(cluster)  # noqa: SLF001
     assert (finding.code, finding.severity) == ("progress", "error")
     assert "levels_ms: was [1]" in finding.found
     fitting = replace(begun, epochs=Epochs.first(factory.slot_values(settings)))
-    monkeypatch.setattr(shard, "all_shards", lambda _: {0: ShardRecord(fitting, 1)})
-    assert severities(shard._progress(cluster))[0] == "ok"  # noqa: SLF001
+    monkeypatch.setattr(shard, "all_shards", lambda _: {0: Seen(fitting, 1)})
+    assert severities(shard._check_progress(cluster))[0] == "ok"  # noqa: SLF001
 
 
 def test_the_documentation_names_every_finding() -> None:
     sources = "".join(path.read_text() for path in Path(doctor.__path__[0]).glob("*.py"))
-    codes = set(re.findall(r'(?:Diagnosis|diagnose)\(\s*"(\w+)"|code(?:, \w+)? = "(\w+)"', sources))
-    named = {first or second for first, second in codes} | {UNREACHABLE}
+    codes = set(re.findall(r'Check\("(\w+)"', sources))
+    named = codes | {UNREACHABLE}
     assert len(named) > 25
     section = DOCUMENT.split("## What `duewheel doctor` finds")[1].split("\n## ")[0]
     documented = {
@@ -215,7 +225,7 @@ def test_the_documentation_names_every_finding() -> None:
 
 @pytest.mark.parametrize(("longest_ms", "severity"), [(20_000, "ok"), (19_999, "error")])
 def test_transactions_must_be_allowed_to_last(longest_ms: int, severity: str) -> None:
-    limits = PublisherLimits(transaction_timeout_ms=20_000)
+    limits = TransactionLimits(transaction_timeout_ms=20_000)
     config = {"transaction.max.timeout.ms": str(longest_ms)}
     (finding,) = brokers.check_settings("broker 1", ADDRESS, config, limits)
     assert finding.severity == severity
@@ -223,7 +233,7 @@ def test_transactions_must_be_allowed_to_last(longest_ms: int, severity: str) ->
 
 
 def test_the_largest_batch_must_fit_into_a_request() -> None:
-    limits = PublisherLimits(batch_bytes_max=1_000_000)
+    limits = TransactionLimits(batch_bytes_max=1_000_000)
     for most, severity in ((1_001_024, "ok"), (1_001_023, "warning")):
         config = {"socket.request.max.bytes": str(most)}
         (finding,) = brokers.check_settings("broker 1", ADDRESS, config, limits)
@@ -231,7 +241,7 @@ def test_the_largest_batch_must_fit_into_a_request() -> None:
 
 
 def test_settings_that_may_not_be_read() -> None:
-    (finding,) = brokers.check_settings("broker 1", ADDRESS, {}, PublisherLimits())
+    (finding,) = brokers.check_settings("broker 1", ADDRESS, {}, TransactionLimits())
     assert finding.severity == "warning"
     assert "--operation DescribeConfigs --cluster" in finding.remedy
 
@@ -269,7 +279,7 @@ def topic(replicas: int = 3, in_sync_min: int = 2, **changed: Any) -> Topic:
 def test_how_well_a_topic_is_kept(
     found: Topic, expected: list[str], said: str, remedy: str
 ) -> None:
-    (finding,) = topics.durability(found, ADDRESS)
+    (finding,) = topics.check_durability(found, ADDRESS)
     assert [finding.severity] == expected
     assert said in finding.found
     assert remedy in finding.remedy
@@ -277,10 +287,10 @@ def test_how_well_a_topic_is_kept(
 
 def test_a_target_takes_what_a_timer_topic_takes() -> None:
     small, large = (topic(config={"max.message.bytes": size}) for size in ("1000", "5000"))
-    assert severities(topics.sizes([small], [large], ADDRESS)) == ["ok"]
-    (finding,) = topics.sizes([small, large], [small], ADDRESS)
+    assert severities(topics.check_sizes([small], [large], ADDRESS)) == ["ok"]
+    (finding,) = topics.check_sizes([small, large], [small], ADDRESS)
     assert (finding.severity, "max.message.bytes=5000" in finding.remedy) == ("warning", True)
-    assert list(topics.sizes([topic()], [small], ADDRESS)) == []
+    assert list(topics.check_sizes([topic()], [small], ADDRESS)) == []
 
 
 @pytest.mark.parametrize(
@@ -295,13 +305,30 @@ def test_a_target_takes_what_a_timer_topic_takes() -> None:
     ],
 )
 def test_the_checks_of_a_start_as_findings(state: Any, severity: str) -> None:
-    line = TopicFinding("t", state, "retention.ms", ">= 7", "5", "that is much", "retention.ms=7")
+    line = TopicFinding(
+        "t", TopicState(state), "retention.ms", ">= 7", "5", "that is much", "retention.ms=7"
+    )
     finding = topics.as_finding(line, ADDRESS)
     assert finding.severity == severity
     assert bool(finding.remedy) == (severity != "ok")
     if state in {"differs", "costly"}:
         assert finding.found == "retention.ms is 5, wanted is >= 7: that is much"
         assert finding.remedy.endswith("--entity-name t --add-config retention.ms=7")
+
+
+def test_a_new_matching_topic_is_read_unless_its_settings_are_known_to_be_wrong() -> None:
+    wrong = TopicFinding(
+        "wrong", TopicState.DIFFERS, "retention.ms", ">= 7", "5", "that is much", "x=7"
+    )
+    by_topic = {
+        "right": [],
+        "hidden": [TopicFinding("hidden", TopicState.UNREADABLE)],
+        "wrong": [wrong],
+    }
+    found = {f.subject: f for f in topics.check_matching(by_topic, ADDRESS)}
+    assert severities(found.values()) == ["ok", "warning", "warning"]
+    not_read = [subject for subject, f in found.items() if "is not read" in f.found]
+    assert not_read == ["topic wrong"], "as kafka/topics/discovery.py decides"
 
 
 # ---- rights -------------------------------------------------------------------------------------
@@ -320,7 +347,7 @@ NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS"})
 )
 def test_what_a_principal_lacks(allowed: set[str] | None, expected: list[str]) -> None:
     told = topic(rights=None if allowed is None else frozenset(allowed))
-    found = list(rights.check(told, NEEDED, ADDRESS, "User:x"))
+    found = list(rights.check_topic(told, NEEDED, ADDRESS, "User:x"))
     assert severities(found) == expected
     assert ["--operation Read --topic t" in f.remedy for f in found if f.severity == "error"] in (
         [],
@@ -329,7 +356,7 @@ def test_what_a_principal_lacks(allowed: set[str] | None, expected: list[str]) -
 
 
 def test_a_topic_that_may_not_be_seen_lacks_every_right() -> None:
-    found = list(rights.check(Topic("t", 29), NEEDED, ADDRESS, "User:x"))
+    found = list(rights.check_topic(Topic("t", 29), NEEDED, ADDRESS, "User:x"))
     assert "User:x lacks READ, WRITE" in found[0].found
     assert "--operation DescribeConfigs" in found[1].remedy
 
@@ -385,16 +412,18 @@ def test_clocks_that_differ(least_ms: int, most_ms: int, severity: str, said: st
     ],
 )
 def test_file_systems(kind: str, severity: str) -> None:
-    assert host.check_file_system(Path("/data"), kind).severity == severity
+    assert data_directory.check_file_system(Path("/data"), kind).severity == severity
 
 
 def test_room_for_the_wheel_and_for_timers() -> None:
     ring, least, room = 134 << 20, 256 << 20, 2 << 30
-    assert host.check_room("d", ring + least + room, ring, least).severity == "ok"
-    assert host.check_room("d", ring + least + room - 1, ring, least).severity == "warning"
-    assert host.check_room("d", ring + least - 1, ring, least).severity == "error"
+    assert data_directory.check_room("d", ring + least + room, ring, least).severity == "ok"
+    assert (
+        data_directory.check_room("d", ring + least + room - 1, ring, least).severity == "warning"
+    )
+    assert data_directory.check_room("d", ring + least - 1, ring, least).severity == "error"
     assert "leaves 256 (storage.min_free), the wheel takes 134" in (
-        host.check_room("d", ring, ring, least).found
+        data_directory.check_room("d", ring, ring, least).found
     )
 
 

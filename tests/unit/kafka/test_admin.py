@@ -6,7 +6,7 @@ import pytest
 from kafka.errors import LeaderNotAvailableError, TopicAuthorizationFailedError
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
-from duewheel.kafka.log.connection import LogConnection
+from duewheel.kafka.log.ends import LogConnection
 from duewheel.kafka.topics.admin import KafkaAdmin
 
 
@@ -23,6 +23,6 @@ def test_ends_are_those_of_all_partitions_or_none(
     """A caller would take a partition that is left out for one that does not exist."""
     answers = {("timers", 0): 4, ("timers", 1): answer}
     monkeypatch.setattr(KafkaAdmin, "describe_partitions", lambda *_: {"timers": 2})
-    monkeypatch.setattr(LogConnection, "answers", lambda *_, **__: answers)
+    monkeypatch.setattr(LogConnection, "ask", lambda *_, **__: answers)
     with KafkaAdmin({}) as admin, pytest.raises(error, match="timers-1"):
         admin.end_offsets(["timers"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from duewheel.errors import ConfigError
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.errors import ConfigError, Unacknowledged
+from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.token_provider import tokens_of
 
 
@@ -40,18 +43,26 @@ def test_tokens_come_from_the_function_that_is_named() -> None:
 )
 def test_a_function_that_does_not_exist_is_named(named: str, reason: str) -> None:
     with pytest.raises(ConfigError, match="sasl_oauth_token_provider") as caught:
-        ClientSettings({"sasl_oauth_token_provider": named})
+        KafkaClients({"sasl_oauth_token_provider": named})
     assert named in str(caught.value)
     assert reason in str(caught.value)
 
 
 def test_client_settings() -> None:
     with pytest.raises(ConfigError, match=r"unknown.*'sasl_plain_pasword'") as caught:
-        ClientSettings({"sasl_plain_pasword": "hunter2"})
+        KafkaClients({"sasl_plain_pasword": "hunter2"})
     assert "hunter2" not in str(caught.value)
     with pytest.raises(ConfigError, match="'linger_ms' is decided"):
-        ClientSettings({"linger_ms": 5})
+        KafkaClients({"linger_ms": 5})
 
-    settings = ClientSettings({"bootstrap_servers": ["a:1", "b:2"], "sasl_plain_password": "hu2"})
-    assert repr(settings) == "ClientSettings(a:1,b:2)"
+    settings = KafkaClients({"bootstrap_servers": ["a:1", "b:2"], "sasl_plain_password": "hu2"})
+    assert repr(settings) == "KafkaClients(a:1,b:2)"
     assert settings.explain(KafkaError("refused: hu2\nagain")) == "KafkaError: refused: *** again"
+
+
+def test_a_write_without_an_answer_may_be_done_all_the_same() -> None:
+    """A program may try again after a KafkaUnavailable, and would write twice."""
+    never = threading.Event()
+    with pytest.raises(Unacknowledged, match=r"create topics.*may be done all the same"):
+        KafkaClients({}).write(Deadline(0.05), "create topics", never.wait)
+    never.set()

@@ -6,6 +6,7 @@ import gzip
 import os
 
 import pytest
+import snappy  # type: ignore[import-untyped]  # it brings no types
 import zstandard
 from kafka.codec import snappy_encode
 from kafka.record import MemoryRecords
@@ -70,6 +71,19 @@ def test_a_size_of_snappy_has_32_bits() -> None:
     """As one of 64 it would count as too large, and a megabyte of it would take minutes."""
     with pytest.raises(Undecodable, match=Defect.COMPRESSION.name):
         decompressed("snappy", memoryview(b"\x80" * 9 + b"\1"))
+
+
+@pytest.mark.parametrize("xerial", [False, True])
+def test_no_memory_is_taken_for_a_size_that_no_block_of_snappy_has(
+    xerial: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library allocates what a block claims before it reads on: 6 bytes cost a millisecond."""
+    block = b"\x80\x80\x80\x08\0a"  # 16 MiB, which a batch of any size may have
+    assert len(block) == 6
+    framed = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + len(block).to_bytes(4, "big") + block
+    monkeypatch.setattr(snappy, "uncompress", lambda _: pytest.fail("memory is allocated"))
+    with pytest.raises(Undecodable, match=Defect.COMPRESSION.name):
+        decompressed("snappy", memoryview(framed if xerial else block))
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4"])

@@ -43,9 +43,10 @@ from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.record_rows import rows_of
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.encoded import Aside, Part, Target
+from duewheel.wheel.encoded import Aside, Part
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.target_rules import Target
 
 P0, P1 = ("timers", 0), ("timers", 1)
 OLD_ID, NEW_ID = (str(uuid.UUID(int=n)) for n in (1, 2))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kafka import errors
+from kafka.cluster import ClusterMetadata
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from tests.harness.record_batches import batch, plain
 
@@ -56,7 +57,7 @@ def test_messages_of_old_brokers_are_refused_with_their_place() -> None:
     built = LegacyRecordBatchBuilder(1, 0, 1 << 20)
     built.append(7, 1_800_000_000_000, None, b"old")
     with pytest.raises(
-        DuewheelError, match=r"timers-3: message format 1 at offset 7: .*delete the log"
+        DuewheelError, match=r"timers-3: message format 1 at offset 7: .*the log is deleted"
     ):
         asyncio.run(requests(1, bytes(built.build())).fetch({PARTITION: 0}, 1 << 20, True))
 
@@ -82,3 +83,14 @@ def test_what_is_behind_a_range_is_not_looked_at() -> None:
         found = asyncio.run(fetch)[PARTITION]
         assert isinstance(found, Fetched)
         assert found.end == end
+
+
+def test_topics_that_are_left_out_are_asked_for_no_more() -> None:
+    """kafka-python keeps the topics that it has if it gets only some of them."""
+    cluster = ClusterMetadata()
+    of_client = LeaderRequests(SimpleNamespace(cluster=cluster, _manager=None))
+    of_client.set_topics(["timers", "deleted"])
+    of_client.set_topics(["timers"])
+    assert [topic.name for topic in cluster.metadata_request().topics] == ["timers"]
+    of_client.set_topics([])
+    assert not cluster.metadata_request().topics

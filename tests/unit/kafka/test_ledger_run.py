@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from duewheel.errors import KafkaUnavailable, PublishDoubt
-from duewheel.kafka.ledger.command_ledger import CommandLedger, NewRecord
+from duewheel.kafka.ledger.command_ledger import CommandLedger
 from duewheel.kafka.ledger.ledger_run import LedgerRun
+from duewheel.kafka.ledger.new_records import NewRecord
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Scripted:
         return found
 
 
-def run_over(ledger: Scripted, *, dry_run: bool = False) -> LedgerRun[At]:
-    return LedgerRun(cast("CommandLedger[At]", ledger), dry_run=dry_run)
+def run_over(ledger: Scripted, *, dry_run: bool = False, alone: str = "") -> LedgerRun[At]:
+    return LedgerRun(cast("CommandLedger[At]", ledger), dry_run=dry_run, alone=alone)
 
 
 @dataclass
@@ -87,6 +88,13 @@ def test_a_part_is_planned_again_by_the_position_that_kafka_has(
     ledger, plan = Scripted(found), PartPlan(7)
     assert run_over(ledger).write(plan) == part
     assert plan.asked == asked
+
+
+def test_a_run_that_is_to_be_alone_ends_once_another_has_committed() -> None:
+    plan = PartPlan(7)
+    with pytest.raises(PublishDoubt, match="another run"):
+        run_over(Scripted([At(3), At(5)]), alone="another run").write(plan)
+    assert plan.asked == [3, 3], "an abort is tried again"
 
 
 def test_a_position_without_records_leaves_with_a_later_transaction() -> None:

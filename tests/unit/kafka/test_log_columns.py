@@ -120,8 +120,11 @@ def test_damage_names_the_partition() -> None:
     damaged = bytearray(log.batches[0][1])
     damaged[-1] ^= 1
     part = Fetched(PARTITION, memoryview(damaged), (), 0, 1)
-    with pytest.raises(DuewheelError, match="timers-0: wrong checksum"):
+    with pytest.raises(DuewheelError, match="timers-0: wrong checksum") as damage:
         rows([part], {PARTITION: (0, 1)})
+    general, _, of_ingest = str(damage.value).partition("Of a timer topic")
+    assert "ngest" not in general, "any topic may have it, and any command may read it"
+    assert "`duewheel reconfigure --skip timers-0@" in of_ingest
 
 
 @pytest.mark.parametrize("codec", [0, 4])

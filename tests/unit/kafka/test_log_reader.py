@@ -18,11 +18,10 @@ from tests.harness.record_batches import batch, plain
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.config.bounds import Bound
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.connect.clients import ClientSettings
-from duewheel.kafka.connect.deadline import DeadlineExceeded
-from duewheel.kafka.log.connection import Waits
-from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests
+from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.batches import TopicPartition
 
@@ -46,9 +45,8 @@ class Answering(LogReader):
     ) -> None:
         self.fetches, self.starts = fetches, starts
         self.topics_set: list[list[str]] = []
-        self._stopping, self._waits, self._committed = None, simulated_waits(), True
-        self._topics, self.deadline = ["deleted", "timers"], None
-        self._own_topics = tuple(self._topics)
+        begin, sleep = simulated_time()
+        super().__init__(KafkaClients({}), ["deleted", "timers"], begin, sleep=sleep)
         self._connected: Any = SimpleNamespace(
             fetch=self._answer,
             list_offsets=offsets or self._list_offsets,
@@ -57,13 +55,12 @@ class Answering(LogReader):
             set_topics=self.topics_set.append,
             refresh_metadata=lambda: None,
         )
-        self._settings = ClientSettings({})
         self.delays_ms: list[int] = []
 
     def partitions(self) -> list[TopicPartition]:
         return [TIMERS]
 
-    def _attempt(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
+    def _run(self, _: Deadline, what: str, call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
 
     def _answer(self, positions: Marks, *_: Any) -> dict[TopicPartition, Any]:
@@ -82,7 +79,7 @@ def fetched(begin: int, count: int) -> Fetched:
     return Fetched(TIMERS, octets, [], begin, begin + count)
 
 
-def simulated_waits() -> Waits:
+def simulated_time() -> tuple[Callable[[], Deadline], Callable[[float], None]]:
     """Only the reader's own waits take time: a loaded machine would miss a short deadline."""
     now_s = 0.0
 
@@ -90,7 +87,7 @@ def simulated_waits() -> Waits:
         nonlocal now_s
         now_s += seconds
 
-    return Waits(stalled_s=1.0, retry_s=0.1, sleep=sleep, now_s=lambda: now_s)
+    return (lambda: Deadline(1.0, now_s=lambda: now_s)), sleep
 
 
 def read(reader: LogReader, first: int, until: int) -> list[int]:
@@ -181,7 +178,7 @@ def test_a_call_that_fails_is_the_last_one_in_its_connections(
         return own
 
     monkeypatch.setattr(LeaderRequests, "connect", connect)
-    reader = LogReader(ClientSettings({}), ["timers"])
+    reader = LogReader(KafkaClients({}), ["timers"])
     assert not made, "it connects when it is used"
     with pytest.raises(KafkaUnavailable, match="no answer"):
         reader.offsets([TIMERS], LATEST)
@@ -201,3 +198,34 @@ def test_a_throttled_client_is_not_taken_for_a_broker_that_is_away() -> None:
     assert read(reader, 2, 10) == [2]
     with pytest.raises(KafkaUnavailable):
         read(Answering(paused, starts=[1]), 2, 10)
+
+
+def test_a_call_has_one_deadline_whatever_it_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Deadline] = []
+
+    def begin() -> Deadline:
+        begun.append(Deadline(60))
+        return begun[-1]
+
+    at = {EARLIEST: 3, LATEST: 9}
+    reader = Answering([], [], lambda _, time, __: {TIMERS: at[time]})
+    reader._begin = begin  # noqa: SLF001
+    used: list[Deadline] = []
+    attempt = reader._run  # noqa: SLF001
+
+    def noted(deadline: Deadline, *given: Any) -> Any:
+        used.append(deadline)
+        return attempt(deadline, *given)
+
+    monkeypatch.setattr(reader, "_run", noted)
+    reader.bounds()
+    assert len(begun) == 1
+    assert used == begun * 2
+    own = Deadline(60)
+    with reader.within(own):
+        reader.bounds()
+        reader.offsets([TIMERS], LATEST)
+    assert len(begun) == 1
+    assert used[2:] == [own] * 3
+    reader.offsets([TIMERS], LATEST)
+    assert used[-1] is begun[-1] is not own

@@ -18,7 +18,7 @@ from tests.harness.small_servers import hangs_up, is_silent, server, speaks_tls
 
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError, KafkaUnavailable
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.login import LoginAttempt, attempts, in_words, refusal
 
@@ -54,7 +54,7 @@ def test_attempts_that_are_abandoned_leave_no_threads() -> None:
     """Timers of the call end with its deadline, so its thread wakes just when it is closed."""
     before = own_threads()
     with server(is_silent) as address:
-        settings = ClientSettings({"bootstrap_servers": address})
+        settings = KafkaClients({"bootstrap_servers": address})
         for _ in range(100):
             attempt(address, 0.03)
             with pytest.raises(KafkaUnavailable):
@@ -81,7 +81,7 @@ def test_one_server_that_accepts_is_enough() -> None:
 
 def test_a_client_gives_up_at_once_where_its_settings_are_refused() -> None:
     with server(speaks_tls) as address:
-        client, begun_s = ClientSettings({"bootstrap_servers": [address]}), time.monotonic()
+        client, begun_s = KafkaClients({"bootstrap_servers": [address]}), time.monotonic()
         with pytest.raises(ConfigError, match="speaks TLS"):
             client.open(KafkaAdminClient, Deadline(60))
     assert time.monotonic() - begun_s < 30
@@ -93,7 +93,7 @@ def test_a_client_that_reaches_nobody_ends_with_the_reason(
     """Its time passes once the reason is known, however long a slow host takes for that."""
     deadline = Deadline(60, now_s=lambda: 60.0 * ("no broker answers yet" in caplog.text))
     (nobody,) = free_ports(1)
-    client = ClientSettings({"bootstrap_servers": [f"{HOST}:{nobody}"]})
+    client = KafkaClients({"bootstrap_servers": [f"{HOST}:{nobody}"]})
     reason = f"{HOST}:{nobody}: Connection refused (ECONNREFUSED)"
     limit = "connect (KafkaAdminClient): no answer within 60 s"
     with pytest.raises(KafkaUnavailable) as raised:

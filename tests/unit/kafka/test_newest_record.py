@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from duewheel.checkpoints.held_copies import HELD_PREFIX
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log import newest
-from duewheel.kafka.log.newest import NewestRecord, newest_in, search
+from duewheel.kafka.log.newest import NewestRecord, newest_by_key, search_newest
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
 
@@ -27,7 +27,7 @@ class FakeLog(LogReader):
     """A partition with these keys, one at each offset, whose values are their offsets."""
 
     def __init__(self, *keys: bytes | None) -> None:
-        super().__init__(ClientSettings({}))
+        super().__init__(KafkaClients({}))
         self._records = [Record(*PLACE, n, 100 + n, k, b"%d" % n, []) for n, k in enumerate(keys)]
         self.starts: list[int] = []
 
@@ -38,7 +38,7 @@ class FakeLog(LogReader):
 
 
 def found(log: FakeLog, key: bytes, end: int, start: int = 0) -> dict[bytes, NewestRecord]:
-    return search(log, PLACE, key, (start, end))
+    return search_newest(log, PLACE, key, (start, end))
 
 
 def test_most_searches_read_the_end_alone() -> None:
@@ -61,7 +61,7 @@ def test_no_search_begins_below_the_logs_start_or_reads_beyond_the_end() -> None
 
 def test_held_copies_and_records_without_key_are_no_state() -> None:
     log = FakeLog(None, HELD_PREFIX + b"1", b"a")
-    assert newest_in(log, {PLACE: (0, 3)}) == {b"a": NewestRecord(b"2", 102)}
+    assert newest_by_key(log, {PLACE: (0, 3)}) == {b"a": NewestRecord(b"2", 102)}
 
 
 def test_a_deleted_key_is_found_with_no_value() -> None:

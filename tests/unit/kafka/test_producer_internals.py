@@ -13,9 +13,10 @@ from kafka.errors import (
     KafkaError,
     MessageSizeTooLargeError,
 )
+from kafka.future import Future
 from kafka.record import MemoryRecords
 
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.schemas.wire.record_batch import Batch
@@ -136,7 +137,7 @@ def test_topics_are_announced_together_and_the_old_ones_kept(producer: KafkaProd
     assert producer._metadata._topics == {"a", "b", "c"}
 
 
-def test_outcomes_tell_refused_from_fallen() -> None:
+def test_outcomes_tell_refused_from_fallen(producer: KafkaProducer) -> None:
     good, stamped, refused, fallen, waiting = (
         internals.WholeBatch(PARTITION, internals.ReadyRecords(body(b"x"), 0)) for _ in range(5)
     )
@@ -145,7 +146,7 @@ def test_outcomes_tell_refused_from_fallen() -> None:
     stamped.complete(6, 1_800_000_000_000)
     refused.complete_exceptionally(error, lambda _: error)
     fallen.abort(error)
-    outcomes = internals.await_outcomes([good, stamped, refused, fallen], Deadline(1))
+    outcomes = internals.await_outcomes(producer, [good, stamped, refused, fallen], Deadline(1))
     assert outcomes == [
         internals.Outcome(None, failed_itself=False),
         internals.Outcome(None, failed_itself=False, stamp_ms=1_800_000_000_000),
@@ -153,4 +154,108 @@ def test_outcomes_tell_refused_from_fallen() -> None:
         internals.Outcome(error, failed_itself=False),
     ]
     with pytest.raises(DeadlineExceeded, match="orders-2"):
-        internals.await_outcomes([good, waiting], Deadline(0))
+        internals.await_outcomes(producer, [good, waiting], Deadline(0))
+
+
+class Answers:
+    """Stands in for the producer's metadata: each request gets the next of these answers, topics
+    with their partitions, or an error; the last one is repeated.
+    """
+
+    def __init__(self, *answers: dict[str, set[int]] | None) -> None:
+        self._answers = [*answers]
+        self._known: dict[str, set[int]] = {}
+        self.requests = 0
+        self._topics: set[str] = set()
+        self.set_topics = self._topics.update
+        self.partitions_for_topic = lambda topic: self._known.get(topic)  # noqa: PLW0108 - replaced as a whole
+
+    def request_update(self) -> Future:
+        self.requests += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if answer is None:
+            return Future().failure(KafkaError("no broker"))
+        self._known = answer
+        return Future().success(self)
+
+
+GONE, SHRUNK = TopicPartition("gone", 0), TopicPartition("shrunk", 1)
+THERE: dict[str, set[int]] = {"orders": {0, 1, 2}, "gone": {0}, "shrunk": {0, 1}}
+AFTER: dict[str, set[int]] = {"orders": {0, 1, 2}, "shrunk": {0}}
+
+
+def unsent(*partitions: TopicPartition) -> list[internals.WholeBatch]:
+    records = internals.ReadyRecords(body(b"x"), 0)
+    return [internals.WholeBatch(partition, records) for partition in partitions]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "_MISSING_AFTER_S", 0.01)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_batches_for_partitions_that_have_gone_are_not_awaited(producer: KafkaProducer) -> None:
+    producer._metadata = answers = Answers(THERE, None, AFTER)
+    with pytest.raises(KafkaUnavailable, match=r"^gone-0, shrunk-1: not in Kafka"):
+        internals.await_outcomes(producer, unsent(PARTITION, GONE, SHRUNK), Deadline(600))
+    assert answers.requests == 3, "neither a request without answer nor old knowledge counts"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_results_count_for_more_than_metadata(producer: KafkaProducer) -> None:
+    """A batch that was taken is in the transaction, whatever became of its topic since."""
+    producer._metadata = Answers(AFTER)
+    batches = unsent(GONE, PARTITION)
+    batches[0].complete(5, -1)
+    with pytest.raises(DeadlineExceeded, match=r"^orders-2: no answer"):
+        internals.await_outcomes(producer, batches, Deadline(0.2))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_that_leaves_others_waiting_is_told_from_one_that_has_gone(
+    producer: KafkaProducer,
+) -> None:
+    producer._metadata = Answers(THERE)
+    batches = unsent(GONE, PARTITION)
+    batches[1].complete(5, -1)
+    with pytest.raises(internals.NoAnswer, match=r"^gone-0: no answer"):
+        internals.await_outcomes(producer, batches, Deadline(600), quiet_s=0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_partitions_of_one_late_response_are_not_blamed(producer: KafkaProducer) -> None:
+    """It comes between two looks at them, the result of the progress with it."""
+    batches = unsent(GONE, PARTITION)
+    answers = Answers(THERE)
+
+    def respond() -> Future:
+        if answers.requests >= 20:  # long after `quiet_s`
+            for batch in reversed(batches):
+                batch.complete(5, -1)
+        return Answers.request_update(answers)
+
+    producer._metadata = answers
+    answers.request_update = respond  # type: ignore[method-assign]
+    outcomes = internals.await_outcomes(producer, batches, Deadline(600), quiet_s=0.05)
+    assert [outcome.error for outcome in outcomes] == [None, None]
+
+
+def test_an_answer_from_before_the_announcement_does_not_count(
+    producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(internals, "_MISSING_AFTER_S", 0)
+    producer._metadata = Answers({}, THERE)
+    internals.load(producer, ["orders"], Deadline(600))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_topics_are_loaded_until_metadata_goes_on_without_them(producer: KafkaProducer) -> None:
+    producer._metadata = Answers(None, {}, THERE)
+    internals.load(producer, ["orders", "gone"], Deadline(600))
+    producer._metadata = Answers(AFTER)
+    with pytest.raises(KafkaUnavailable, match=r"^gone: not in Kafka"):
+        internals.load(producer, ["orders", "gone"], Deadline(600))
+    producer._metadata = Answers(None)
+    with pytest.raises(DeadlineExceeded, match="look up gone, orders"):
+        internals.load(producer, ["orders", "gone"], Deadline(0.1))

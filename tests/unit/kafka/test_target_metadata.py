@@ -5,6 +5,7 @@ Also of kafka/topics/transaction_settings.py.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,14 +26,15 @@ from kafka.errors import (
 from tests.harness.deliveries import rows
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX, TargetCatalog
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch
-from duewheel.wheel.encoded import Part, Reason, Target
+from duewheel.wheel.encoded import Part
+from duewheel.wheel.target_rules import Reason, Target
 
 
 def partition(number: int, leader: int = 1, replicas: int = 3, in_sync: int = 3) -> dict[str, Any]:
@@ -68,8 +70,8 @@ class MetadataClient:
 
 def catalog(unavailable_age_s: float = 60) -> TargetCatalog:
     return TargetCatalog(
-        ClientSettings({}),
-        PublisherLimits(
+        KafkaClients({}),
+        TransactionLimits(
             batch_bytes=8_000,
             batch_bytes_max=90_000,
             target_age_s=60,
@@ -189,8 +191,8 @@ def test_a_refusal_of_a_batch_that_cannot_be_divided_is_a_verdict_on_its_partiti
 
 def test_refusals_narrow_down_to_the_bad_record() -> None:
     catalog = TargetCatalog(
-        ClientSettings({}),
-        PublisherLimits(batch_bytes=8_000, batch_bytes_max=90_000, target_age_s=60),
+        KafkaClients({}),
+        TransactionLimits(batch_bytes=8_000, batch_bytes_max=90_000, target_age_s=60),
     )
     target = Target(1, 90_000)
     error = InvalidRecordError("bad")
@@ -225,16 +227,54 @@ def test_a_topic_whose_settings_no_transaction_survives_takes_no_writes(
     config: Mapping[str, str], closed_by: str
 ) -> None:
     client: Any = MetadataClient({"a": topic(partition(0), partition(1))}, config)
-    catalog = TargetCatalog(ClientSettings({}), PublisherLimits())
+    catalog = TargetCatalog(KafkaClients({}), TransactionLimits())
     found = catalog.resolve(client, ["a"], Deadline(10))["a"]
     assert found.closed_by == closed_by
     assert found.unavailable == (frozenset([0, 1]) if closed_by else frozenset())
 
 
+def test_invented_names_neither_displace_topics_nor_hold_up_each_transaction() -> None:
+    slow_s = 0.02
+
+    class Slow(MetadataClient):
+        def describe_topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
+            time.sleep(slow_s)
+            return super().describe_topics(names)
+
+    client: Any = Slow({"known": topic(partition(0))}, {})
+    catalog = TargetCatalog(KafkaClients({}), TransactionLimits(target_age_s=0.0))
+    catalog.resolve(client, ["known"], Deadline(10))
+    began_s, turns, waits = time.monotonic(), 20, 0
+    for turn in range(turns):
+        invented = [f"no.such.{turn}.{number}" for number in range(1_000)]
+        found = catalog.resolve(client, [*invented, "known"], Deadline(10), [])
+        assert found["known"].partitions == 1, "it is looked up before others, or has its old entry"
+        waits += not all(found[name].is_unknown for name in invented)
+    assert 0 < waits <= 1 + (time.monotonic() - began_s) / (10 * slow_s)
+    lookup = catalog._background._running  # noqa: SLF001
+    assert lookup is not None
+    lookup.exception(timeout=60)
+
+
+def test_after_a_failed_transaction_topics_are_awaited_again() -> None:
+    """All metadata is dropped then: otherwise the rows of every topic would be parked."""
+
+    class Slow(MetadataClient):
+        def describe_topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
+            time.sleep(0.1)
+            return super().describe_topics(names)
+
+    client: Any = Slow({"orders": topic(partition(0))}, {})
+    catalog = TargetCatalog(KafkaClients({}), TransactionLimits())
+    for _ in range(2):
+        assert not catalog.resolve(client, ["orders"], Deadline(10), [])["orders"].is_unknown
+        catalog.forget()
+
+
 def test_names_beyond_the_bound_are_looked_up_beside_the_transaction() -> None:
     names = [f"t{number}" for number in range(3 * LOOKUPS_MAX)]
     client: Any = MetadataClient({name: topic(partition(0)) for name in names}, {})
-    catalog = TargetCatalog(ClientSettings({}), PublisherLimits())
+    catalog = TargetCatalog(KafkaClients({}), TransactionLimits())
     needed = names[-1]
     found = catalog.resolve(client, names, Deadline(10), [needed])
     known = [name for name, target in found.items() if not target.is_unknown]

@@ -12,10 +12,10 @@ SETTINGS = Settings(timer=TimerSection(topics=("t",)))
 def test_a_setting_that_the_broker_does_not_tell_is_not_taken_for_a_difference() -> None:
     (plan,) = timer_topic_plans(SETTINGS, None)
     whole = {r.setting: r.value for r in plan.requirements}
-    assert [f.state for f in compare(plan, 1, whole)] == ["found"]
+    assert [f.state.value for f in compare(plan, 1, whole)] == ["found"]
 
     told = {name: value for name, value in whole.items() if name != "retention.bytes"}
-    assert [(f.state, f.setting, f.wanted) for f in compare(plan, 1, told)] == [
+    assert [(f.state.value, f.setting, f.wanted) for f in compare(plan, 1, told)] == [
         ("withheld", "retention.bytes", "-1")
     ]
     create_time = {**whole, "message.timestamp.type": "CreateTime"}

@@ -128,14 +128,15 @@ def test_what_a_kafka_client_repeats_is_one_line_with_a_count() -> None:
     assert len(lines(stream)) == len(shown) + 30
 
 
-def test_a_client_that_repeats_itself_for_an_hour_logs_few_lines() -> None:
+@pytest.mark.parametrize("library", ["kafka.x", "opentelemetry.x"])
+def test_a_client_that_repeats_itself_for_an_hour_logs_few_lines(library: str) -> None:
     few = logs.FewRepeats()
 
     def shown(times_s: Iterable[int]) -> list[int]:
         return [at_s for at_s in times_s if few.filter(record_at(at_s))]
 
     def record_at(at_s: int) -> logging.LogRecord:
-        record = logging.LogRecord("kafka.x", logging.ERROR, "", 0, "away", (), None)
+        record = logging.LogRecord(library, logging.ERROR, "", 0, "away", (), None)
         record.created = at_s
         return record
 

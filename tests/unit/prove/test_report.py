@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from duewheel.doctor.findings import Diagnosis
+from duewheel.doctor.findings import Check
 from duewheel.prove.measures import START, Interruption, Measures, OverTime, Quantiles
 from duewheel.prove.plan import ProofPlan
 from duewheel.prove.report import GUARANTEES, headline, page, summary
@@ -51,10 +51,10 @@ RESULT = ProofResult(
     findings=[],
     own_ends=[],
     cluster=[
-        Diagnosis("kafka_version", "ok", "broker 1", "its APIs are those of Kafka 4.3"),
-        Diagnosis("topic_rights", "ok", "topic t", "READ"),
-        Diagnosis("free_disk", "warning", "host", "3 GiB are free", "more room"),
-        Diagnosis("progress", "warning", "shard 0 of 1", "none yet", "duewheel init"),
+        Check("kafka_version", "broker 1").ok("its APIs are those of Kafka 4.3"),
+        Check("topic_rights", "topic t").ok("READ"),
+        Check("free_disk", "host").warning("3 GiB are free", "more room"),
+        Check("progress", "shard 0 of 1").warning("none yet", "duewheel init"),
     ],
     settings={"app.id": "duewheel-prove-0123abcd", "kafka.client": {"sasl_plain_password": "**"}},
     versions={"duewheel": "0.1.0", "python": "3.11"},

@@ -17,8 +17,8 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, TimerRow
 
 from duewheel import factory
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.obstacles import Obstacles
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.config.settings import load
 from duewheel.errors import OwnerAlive, RecoveryRefused
 from duewheel.runtime.dequeue_process import note_obstacles, once_the_owner_is_silent

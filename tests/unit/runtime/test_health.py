@@ -63,7 +63,7 @@ def test_the_probe_and_the_command_have_one_answer_in_a_recovery(
     def answers() -> list[str]:
         code = health.main()
         lines = capsys.readouterr().out.splitlines()
-        reasons = not_ready_reasons(settings, SystemClock().now_ms())
+        reasons = not_ready_reasons(settings, SystemClock())
         assert lines == ([f"{name}: {text}" for name, text in reasons.items()] or ["ready"])
         assert code == int(bool(reasons))
         return list(reasons.values())

@@ -12,14 +12,14 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0, TimerRow, timer_batch
+from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.errors import ConfigError
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX, TopicLabels, served
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.wheel.dequeue.duration_histogram import Histogram
-from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 WHEEL = WheelConfig(50, 100_000, window_ms=3_600_000, margin_ms=0)
@@ -52,16 +52,18 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     assert world.tick()
     world.state.live.note_deliveries(4, 1, wait=True)
     beside, port = DataDirectory(tmp_path, WHEEL), free_port()
-    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics)
+    spans = {"exported": 2, "failed": 0, "dropped": 1}
+    source = DequeueMetrics(beside, world.clock, lambda: world.dequeue.statistics, lambda: spans)
     with served(source, "127.0.0.1", port, "metrics.dequeue_port"):
         seen = scrape(port)
+    assert (seen["spans_total:exported"], seen["spans_total:dropped"]) == (2, 1)
     assert (seen["delivered_total"], seen["transactions_total"]) == (4, 2)
     assert seen["delivered_by_level_total:3"] == 1
     assert (seen["dead_letters_total:rejected"], seen["dead_letters_wait"]) == (1, 1)
-    assert seen["delivery_lateness_seconds_bucket:0.1"] == 1
-    assert seen["delivery_lateness_seconds_bucket:1"] == 4
-    assert seen["delivery_lateness_seconds_count"] == 4
-    assert seen["delivery_lateness_seconds_sum"] == pytest.approx(2.8)
+    assert seen[f"delivery_lateness_seconds_bucket:0.1:{TIMER_TOPIC}"] == 1
+    assert seen[f"delivery_lateness_seconds_bucket:1:{TIMER_TOPIC}"] == 4
+    assert seen[f"delivery_lateness_seconds_count:{TIMER_TOPIC}"] == 4
+    assert seen[f"delivery_lateness_seconds_sum:{TIMER_TOPIC}"] == pytest.approx(2.8)
     assert seen["commit_duration_seconds_count"] == 2
     assert (seen["pending"], seen["slot_max_size"]) == (3, 2)
     # By the offset's parity: 3 and 5 are bills, 4 is an order.
@@ -122,7 +124,7 @@ def value_of(source: DequeueMetrics, name: str) -> float:
 
 
 def test_producers_cannot_make_series_at_will(tmp_path: Path) -> None:
-    """5,000 names of topics: 200 with the most timers have their own, and keep them."""
+    """5,000 names of topics: 200 with the most timers have their own."""
     world = LocalWorld(tmp_path, WHEEL, starts={P0: 0})
     batch = timer_batch([TimerRow(0, offset, NOW_MS + 100_000) for offset in range(5_010)])
     names = [*(f"no.such-{number}" for number in range(5_000)), "busy"]
@@ -135,6 +137,13 @@ def test_producers_cannot_make_series_at_will(tmp_path: Path) -> None:
     topics = [labels["topic"] for labels in first["duewheel_pending_by_topic"]]
     assert len(topics) == TOPIC_SERIES_MAX + 1
     assert {"busy", "other"} <= set(topics)
+
+    # A target with more timers than those names takes the place of one of them, in a later hour.
+    batch = timer_batch([TimerRow(0, n, NOW_MS + HOUR_MS - 1) for n in range(5_010, 5_030)])
+    target = np.zeros(20, np.int32)
+    world.engine.append(replace(batch, targets=["later"], target=target), {P0: 5_030})
+    pending = families(source)["duewheel_pending_by_topic"]
+    assert "later" in {labels["topic"] for labels in pending}
     beside.close()
     world.kill()
 

@@ -23,7 +23,7 @@ from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.single_record import Header, encode, framed
 from duewheel.wheel.dequeue import dead_letter_rows
-from duewheel.wheel.encoded import Reason, Target
+from duewheel.wheel.target_rules import Reason, Target
 
 TIMERS, DEAD, STATE, REPLIES = "orders.delayed", "dead", "state", "replies"
 OWN = {TIMERS, DEAD, STATE, REPLIES}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from tests.harness.served import LOCAL, TOKEN, KitProducers, bearer
+from tests.harness.served import LOCAL, TOKEN, KitWriter, bearer
 
 from duewheel.cli.schedules import _difference
 from duewheel.config.settings import Settings, load
@@ -66,25 +66,22 @@ def settings(config: Path) -> Settings:
 def client(service: LocalService, settings: Settings) -> Iterator[TestClient]:
     app = make_app(settings, service.clock, Access(TOKEN.encode()))
     own: Service = app.state.service
-    producers = KitProducers(settings, service)
-    app.state.service = Service(settings, own.clock, own.view, producers, own.metrics)
+    writer = KitWriter(settings, service)
+    app.state.service = Service(settings, own.clock, own.view, writer, own.metrics)
     with TestClient(app, base_url=LOCAL, headers=bearer(TOKEN)) as client:
         yield client
 
 
 @pytest.fixture
-def applied(
-    service: LocalService, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., list[str]]:
+def applied(service: LocalService, config: Path) -> Callable[..., list[str]]:
     """The lines of `schedule apply` of a text."""
-    settings = load(config)
-    monkeypatch.setattr(apply, "KeptProducers", lambda _: KitProducers(settings, service))
+    writer = KitWriter(load(config), service)
 
     def lines(text: str, **choice: bool) -> list[str]:
         path = config.with_name("schedules.toml")
         path.write_text(text)
         choice = {"prune": False, "dry_run": False, **choice}
-        rows = apply.apply(settings, path, wait_s=0, **choice)
+        rows = apply.apply(writer, path, wait_s=0, **choice)
         writes = [row.change in {"added", "changed", "removed"} for row in rows]
         expected = [not each or not choice["dry_run"] for each in writes]
         assert [row.applied for row in rows] == expected

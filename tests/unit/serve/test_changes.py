@@ -1,6 +1,6 @@
 """Changes by the HTTP API: what is written, and what is answered.
 
-Also of ops/changes/pending_timers.py.
+Also of ops/changes/pending_timers.py and cancel_matching.py.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from duewheel.checkpoints.state_file import Damage, State
 from duewheel.client import Answer
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
-from duewheel.errors import KafkaUnavailable
-from duewheel.ops.changes.producers import KeptProducers
-from duewheel.ops.files import opened
+from duewheel.errors import KafkaUnavailable, Unacknowledged
+from duewheel.ops.changes.timer_writer import TimerWriter
+from duewheel.ops.files import open_files
 from duewheel.serve.access import Access
+from duewheel.testing import ManualClock
 
 NEW: dict[str, Any] = {"topic": "orders", "value": "v", "delay": "1m"}
 
@@ -76,6 +77,8 @@ def test_a_timer_is_scheduled(client: TestClient, producer: RecordingProducer) -
     ((name, args, named),) = producer.calls
     assert (name, args) == ("schedule", ("orders", b"v"))
     assert named == {
+        "expires_at": None,
+        "if_pending": None,
         "key": b"\xff",
         "headers": [("a", b"1"), ("b", b"\xff")],
         "id": "7",
@@ -298,20 +301,15 @@ def test_a_failed_producer_is_closed_once(settings: Settings) -> None:
     first: Any = RecordingProducer()
     second: Any = RecordingProducer()
     unopened = [first, second]
-
-    class Opening(KeptProducers):
-        def _opened(self, _: str) -> Any:
-            return unopened.pop(0)
-
-    producers = Opening(settings)
-    with suppress(KafkaError), producers.using("timers"):
-        with suppress(KafkaError), producers.using("timers") as shared:
+    writer = TimerWriter(settings, ManualClock(NOW_MS), lambda *_: unopened.pop(0))
+    with suppress(Unacknowledged), writer.producer("timers"):
+        with suppress(Unacknowledged), writer.producer("timers") as shared:
             assert shared is first
             raise KafkaError("the first request fails")
-        with producers.using("timers") as later:
+        with writer.producer("timers") as later:
             assert later is second
         raise KafkaError("another one, with the first producer, fails later")
-    with producers.using("timers") as still:
+    with writer.producer("timers") as still:
         assert still is second
 
 
@@ -352,7 +350,7 @@ def test_a_process_is_resumed_during_a_recovery(client: TestClient, settings: Se
 
 def test_a_process_is_paused(client: TestClient, settings: Settings) -> None:
     assert client.post("/v1/pause/dequeue").json() == {"process": "dequeue", "paused": True}
-    with opened(settings) as directory:
+    with open_files(settings) as directory:
         assert directory.state.live.paused(Role.DEQUEUE)
     assert client.post("/v1/resume/dequeue").json() == {"process": "dequeue", "paused": False}
     assert client.post("/v1/pause/both").status_code == 422

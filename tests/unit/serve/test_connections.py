@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ async def _app(scope: Scope, _: Receive, send: Send) -> None:
 @contextmanager
 def served(serve: ServeSection, **tls: Any) -> Iterator[int]:
     options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, **tls}
-    server = uvicorn.Server(uvicorn.Config(_app, http=Impatient, **options))
     with listening(serve) as listener:
+        options["http"] = partial(Impatient, listener)
+        server = uvicorn.Server(uvicorn.Config(_app, **options))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         yield listener.getsockname()[1]

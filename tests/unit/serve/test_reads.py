@@ -1,6 +1,6 @@
 """Reads of the HTTP API: lists, single timers, counts, probes and metrics.
 
-Also of ops/pages.py, ops/timers/histogram.py, serve/problems.py, serve/shard.py,
+Also of ops/pages.py, ops/timers/pending_histogram.py, serve/problems.py, serve/shard.py,
 wheel/inspect/rolled_due_times.py.
 """
 

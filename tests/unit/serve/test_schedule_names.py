@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from duewheel.cli.schedules import schedule
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import NoSuchSchedule
 from duewheel.ops.schedules import listing
@@ -206,16 +207,17 @@ def test_lists_keep_and_decode_no_message(
 
     for name in ("value", "headers"):
         monkeypatch.setattr(PendingTimer, name, property(decoded))
-    assert len(listing.listed(settings).schedules) == count  # imports, and caches, are warm
+    warm = listing.list_schedules(settings, SystemClock())  # imports, and caches
+    assert len(warm.schedules) == count
     tracemalloc.start()
     try:
-        found = listing.listed(settings)
+        found = listing.list_schedules(settings, SystemClock())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < count * size / 4
     assert len(found.schedules) == count and not found.more
-    fewer = listing.listed(settings, count - 1)
+    fewer = listing.list_schedules(settings, SystemClock(), count - 1)
     assert len(fewer.schedules) == count - 1 and fewer.more
     other = "[poll]\nevery = '1h'\ntarget = 'reports'\nvalue = '1'\n"
     assert applied(other, prune=True) == ["added poll"] + [

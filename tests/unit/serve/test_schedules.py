@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
-from tests.harness.served import KitProducers
+from tests.harness.served import KitWriter
 
 from duewheel.api.schedules import NewSchedule
 from duewheel.cli.schedules import schedule
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
 from duewheel.ops.schedules import apply, changes
-from duewheel.ops.schedules.records import requested
+from duewheel.ops.schedules.schedule_record import requested
 from duewheel.testing.memory_cluster import MemoryCluster
 from duewheel.testing.service import LocalService
 
@@ -164,14 +164,18 @@ def test_a_name_has_200_bytes(client: TestClient, settings: Settings) -> None:
     assert listed(client)[0]["name"] == "é" * 100
 
 
-def test_a_name_may_have_slashes(client: TestClient) -> None:
+@pytest.mark.parametrize(("quoted", "name"), [("eu%2Fdaily", "eu/daily"), ("eu%0A", "eu\n")])
+def test_a_name_may_have_slashes_and_line_breaks(
+    client: TestClient, quoted: str, name: str
+) -> None:
     """As in the header of any producer; such a schedule was in the list, and nowhere else."""
-    put(client, "eu%2Fdaily", **DAILY)
+    put(client, quoted, **DAILY)
     (row,) = listed(client)
-    assert row["name"] == client.get("/v1/schedules/eu%2Fdaily").json()["name"] == "eu/daily"
-    assert len(client.get("/v1/schedules/eu%2Fdaily/next").json()["due_ms"]) == 10
-    assert client.post("/v1/schedules/eu%2Fdaily/pause", json={}).status_code == 200
-    assert client.delete("/v1/schedules/eu%2Fdaily").status_code == 200
+    url = f"/v1/schedules/{quoted}"
+    assert row["name"] == client.get(url).json()["name"] == name
+    assert len(client.get(f"{url}/next").json()["due_ms"]) == 10
+    assert client.post(f"{url}/pause", json={}).status_code == 200
+    assert client.delete(url).status_code == 200
     assert listed(client) == []
 
 
@@ -183,7 +187,7 @@ def test_a_name_in_two_partitions_is_refused_with_the_remedy(
     service.advance("1s")
     assert [row["name"] for row in listed(client)] == ["twice", "twice"]
     with pytest.raises(ConfigError, match="timers-1 and timers-2: cancel all but one"):
-        changes.stop(settings, "twice", None, 0)
+        changes.stop(KitWriter(settings, service), "twice", None, 0)
 
 
 def test_commands_that_need_no_kafka(
@@ -281,12 +285,13 @@ def test_the_schedules_of_another_shard_are_left_to_it(
 ) -> None:
     producer = service.producer()
     owner = producer.partition_of(b"daily") % 2
-    producers = KitProducers(settings, service)
     of_other = settings.model_copy(
         update={"shard": settings.shard.model_copy(update={"index": 1 - owner, "count": 2})}
     )
+    writer = KitWriter(of_other, service)
     with pytest.raises(ConfigError, match=f"belongs to shard {owner}, this is {1 - owner}"):
-        changes.put(of_other, "daily", NewSchedule.of(DAILY), 0, producers)
-    record = requested(settings, "daily", NewSchedule.of(DAILY))
-    step = apply._step(of_other, "daily", record, None, producers)  # noqa: SLF001
+        changes.put(writer, "daily", NewSchedule.of(DAILY), 0)
+    now_ms = service.clock.now_ms()
+    record = requested(settings, "daily", NewSchedule.of(DAILY), now_ms)
+    step = apply._step(writer, "daily", record, None, now_ms)  # noqa: SLF001
     assert step.change == "elsewhere" and not step.writes

@@ -186,6 +186,16 @@ def test_a_batch_of_many_cancels_comes_in_parts(monkeypatch: pytest.MonkeyPatch)
     assert bench.sink.statistics.rows == 7
 
 
+def test_timers_that_keep_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_taker, "CANCELS_MAX", 2)
+    bench = SinkBench({A0: 0})
+    batch = bench.timers(table(*((A0, offset) for offset in range(5))))
+    taken: list[int] = []
+    bench.engine.appended = lambda: taken.append(len(bench.engine.taken))
+    bench.taker.take(replace(batch, keeps=batch.timer), {A0: 5})
+    assert taken == [2, 4, 5]
+
+
 def test_what_is_written_under_the_lock_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancels, and timers whose slot closes meanwhile; others are written before."""
     bench = SinkBench({A0: 0})

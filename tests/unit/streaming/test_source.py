@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close_pages import marks_from, marks_to
 from duewheel.checkpoints.state_file import State
-from duewheel.kafka.log.ends import EARLIEST, LATEST
+from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import FILE_NAME, Attempt
 from duewheel.streaming.batch_plan import Offsets, batch_ends, divide

@@ -11,14 +11,15 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kafka import KafkaAdminClient
+
 from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.connect.clients import LOGIN_S, ClientSettings
+from duewheel.kafka.connect.clients import LOGIN_S, KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.connect.login import refusal
+from duewheel.kafka.connect.login import SERVERS_AT_A_TIME, host_and_port, refusal
 from duewheel.threads import each_beside
 
-_AT_A_TIME = 16
 _CONNECT_S = 3.0
 REMEDY = "correct kafka.bootstrap_servers, name resolution or firewall"
 
@@ -31,8 +32,17 @@ def refusals(settings: Settings, seconds: float) -> list[tuple[str, str]]:
         return []
     servers = settings.kafka.bootstrap_servers
     return each_beside(
-        "connect", lambda server: (server, _refusal(server, seconds)), servers, _AT_A_TIME
+        "connect", lambda server: (server, _refusal(server, seconds)), servers, SERVERS_AT_A_TIME
     )
+
+
+def advertised_brokers(admin: KafkaAdminClient) -> list[tuple[int, str, int]]:
+    """Id, host and port of every broker as the bootstrap server advertises them, by id.
+
+    Works even if none of those addresses can be reached: no public call gets that far then.
+    """
+    brokers = admin._manager.cluster.brokers()  # noqa: SLF001
+    return sorted((broker.node_id, broker.host, broker.port) for broker in brokers)
 
 
 def why_unreachable(settings: Settings) -> str:
@@ -53,7 +63,7 @@ def require_connection(settings: Settings) -> None:
     """
     if unreachable := why_unreachable(settings):
         raise KafkaUnavailable(f"{unreachable} ({REMEDY})")
-    client = ClientSettings(settings.kafka.client_options("admin"))
+    client = KafkaClients(settings.kafka.client_options("admin"))
     made = client.attempts(Deadline(LOGIN_S))
     if any(not each.problem for each in made):
         return
@@ -61,13 +71,12 @@ def require_connection(settings: Settings) -> None:
     if why:
         raise client.refused(why)
     reasons = "; ".join(f"{each.server}: {each.problem}" for each in made)
-    raise KafkaUnavailable(f"Kafka answers no client: {client.redacted(reasons)}")
+    raise KafkaUnavailable(f"Kafka answers no client: {client.options.redacted(reasons)}")
 
 
 def _refusal(server: str, seconds: float) -> str:
-    host, _, port = server.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+        socket.create_connection(host_and_port(server), seconds).close()
     except OSError as error:
         return str(error)
     return ""

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import (
@@ -27,11 +26,11 @@ from kafka.errors import (
 )
 from kafka.record import default_records, util
 
-from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
+from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, Unacknowledged
 from duewheel.kafka.connect import login
+from duewheel.kafka.connect.client_options import ClientOptions
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.connect.network_client import NetworkClient
-from duewheel.kafka.connect.token_provider import tokens_of
 from duewheel.schemas.wire.crc32c import crc32c
 
 # Both names are kafka-python's own: a release without them computes its checksums as it likes.
@@ -41,32 +40,12 @@ if getattr(util, "crc32c_c", crc32c) is None and hasattr(default_records, "calc_
 T = TypeVar("T")
 Client = TypeVar("Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
 
-# duewheel's guarantees depend on these: an operator's value could break them.
-_OWNED = frozenset(
-    {
-        "bootstrap_timeout_ms",
-        "kafka_client",
-        "metric_reporters",
-        "metrics_num_samples",
-        "metrics_sample_window_ms",
-        "retry_backoff_ms",
-        "selector",
-    }
-)
-_ALLOWED = (
-    set(KafkaProducer.DEFAULT_CONFIG)
-    & set(KafkaConsumer.DEFAULT_CONFIG)
-    & set(KafkaAdminClient.DEFAULT_CONFIG)
-) - _OWNED
-_SECRET = re.compile("password|secret|token", re.IGNORECASE)
-_TOKENS = "sasl_oauth_token_provider"  # an object, or "module:function"
 _MISCONFIGURED = (
     AuthorizationError,
     KafkaConfigurationError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-_RECONNECT_BACKOFF_MAX_MS = 1_000  # kafka-python's own 30 s outlast a whole deadline
 _CLOSE_DEADLINE_S = 5.0
 _REASON_AFTER_S = 1.5  # after which a client that is not connected asks why
 LOGIN_S = 10.0  # for one attempt to log in
@@ -85,59 +64,24 @@ class _NoSettings(logging.Filter):
 logging.getLogger("kafka.admin.client").addFilter(_NoSettings())
 
 
-class ClientSettings:
-    """The settings that every Kafka client gets: address, security, sockets.
+class KafkaClients:
+    """Opens the clients of one cluster, and runs their calls. Immutable, so thread-safe."""
 
-    Immutable, so thread-safe. Its text shows the address only.
-    """
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Check `settings`, which have kafka-python's names.
-
-        Raises:
-            ConfigError: an unknown setting, or one that duewheel decides itself; or the function
-                for tokens does not exist.
-        """
-        for name in settings:
-            if name in _OWNED or (name not in _ALLOWED and name in KafkaProducer.DEFAULT_CONFIG):
-                raise ConfigError(f"Kafka client setting {name!r} is decided by duewheel itself")
-            if name not in _ALLOWED:
-                raise ConfigError(
-                    f"unknown Kafka client setting {name!r}: the names are those of kafka-python "
-                    "that producers, consumers and admin clients share"
-                )
-        self._settings = {"reconnect_backoff_max_ms": _RECONNECT_BACKOFF_MAX_MS, **settings}
-        if isinstance(function := settings.get(_TOKENS), str):
-            self._settings[_TOKENS] = tokens_of(function)
-        self._secrets = [
-            str(value)
-            for name, value in settings.items()
-            if _SECRET.search(name) and name != _TOKENS and value
-        ]
-
-    @classmethod
-    def out_of(cls, options: dict[str, Any]) -> Self:
-        """Takes those out of a KafkaProducer's options that other clients of its cluster share."""
-        return cls({name: options.pop(name) for name in _ALLOWED & options.keys()})
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Checks the options as ClientOptions does; connects nothing."""
+        self.options = ClientOptions(options)
 
     @property
     def address(self) -> str:
         """The bootstrap servers, as text."""
-        servers = self._settings.get("bootstrap_servers", "localhost")
-        return servers if isinstance(servers, str) else ",".join(servers)
+        return self.options.address
 
     def __repr__(self) -> str:
-        return f"ClientSettings({self.address})"
+        return f"KafkaClients({self.address})"
 
     def explain(self, error: BaseException) -> str:
-        """The error in one line, without the value of any secret setting."""
-        return self.redacted(login.in_words(error))
-
-    def redacted(self, text: str) -> str:
-        """A text without the value of any secret setting."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
+        """The error in one line, without the value of any secret option."""
+        return self.options.redacted(login.in_words(error))
 
     def call(self, deadline: Deadline, what: str, call: Callable[[], T]) -> T:
         """The result of a call to Kafka.
@@ -149,9 +93,20 @@ class ClientSettings:
         with self.explained(what):
             return within(deadline, what, call)
 
+    def write(self, deadline: Deadline, what: str, call: Callable[[], T]) -> T:
+        """As `call`, for a call that changes something in Kafka.
+
+        Raises:
+            Unacknowledged: no answer by the deadline, or an error: it may be done all the same.
+        """
+        try:
+            return self.call(deadline, what, call)
+        except KafkaUnavailable as error:
+            raise Unacknowledged(f"{error}; it may be done all the same") from error
+
     @contextlib.contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Turns the errors of a block of calls to Kafka."""
+        """Raises the errors of kafka-python in a block as duewheel's own, as `call` does."""
         try:
             yield
         except DuewheelError:
@@ -164,7 +119,7 @@ class ClientSettings:
 
     def connect(self, deadline: Deadline, **own: Any) -> NetworkClient:
         """A new network client, with the metadata of the cluster. `own` settings win."""
-        client = NetworkClient(**{**self._settings, **own})
+        client = NetworkClient(**{**self.options.values, **own})
         try:
             self._connected(
                 deadline,
@@ -183,12 +138,12 @@ class ClientSettings:
         reasons: list[str] = []
 
         def require_login() -> None:
-            made = login.attempts(self._settings, deadline.part(LOGIN_S))
+            made = login.attempts(self.options.values, deadline.part(LOGIN_S))
             if why := login.refusal(made):
                 raise self.refused(why)
             if all(each.problem for each in made):
                 reasons.extend(f"{each.server}: {each.problem}" for each in made)
-                log.warning("no broker answers yet: %s", self.redacted("; ".join(reasons)))
+                log.warning("no broker answers yet: %s", self.options.redacted("; ".join(reasons)))
 
         with self.explained(what):
             try:
@@ -196,16 +151,16 @@ class ClientSettings:
             except DeadlineExceeded as error:
                 if not reasons:
                     raise
-                why = self.redacted("; ".join(reasons))
+                why = self.options.redacted("; ".join(reasons))
                 raise KafkaUnavailable(f"Kafka answers no client: {why}; {error}") from None
 
     def attempts(self, deadline: Deadline) -> list[login.LoginAttempt]:
         """Asks each bootstrap server to log a client in, once."""
-        return login.attempts(self._settings, deadline)
+        return login.attempts(self.options.values, deadline)
 
     def refused(self, why: str) -> ConfigError:
         """Makes the error of settings that the servers refuse."""
-        return ConfigError(f"Kafka refuses these client settings: {self.redacted(why)}")
+        return ConfigError(f"Kafka refuses these client settings: {self.options.redacted(why)}")
 
     def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
         """A new client; a failure leaves no open socket and no thread. `own` settings win."""
@@ -218,7 +173,7 @@ class ClientSettings:
         def build() -> Client:
             try:
                 bounded = {"bootstrap_timeout_ms": deadline.remaining_ms(), "kafka_client": catch}
-                return kind(**{**self._settings, **bounded, **own})
+                return kind(**{**self.options.values, **bounded, **own})
             except (AssertionError, TypeError, ValueError) as error:
                 raise ConfigError(f"Kafka client settings: {self.explain(error)}") from None
 
@@ -240,7 +195,7 @@ class ClientSettings:
 
 
 def close(client: KafkaAdminClient | KafkaConsumer | NetworkClient) -> None:
-    """Close a client in any state. Bounded in time; never raises."""
+    """Closes a client in any state. Bounded in time; never raises."""
     _close_quietly("client", client.close)
 
 

@@ -4,6 +4,9 @@ Some calls of kafka-python wait without any limit. `within` runs a call in a dae
 waiting for it at the deadline. The thread cannot be stopped: the caller must close the client, or
 the thread stays for ever.
 
+A function that calls Kafka gets its Deadline from the caller. An object that is kept begins one for
+each of its calls, of seconds or limits that it is made with, or by a function.
+
 Once a process is stopping, a deadline with a `stopping` event shrinks to STOP_GRACE_S: enough for a
 Kafka that answers, and a stop does not hang on one that is down.
 """
@@ -65,7 +68,7 @@ class Deadline:
         return max(1, int(self.remaining_s() * 1000))
 
     def renew(self) -> None:
-        """Restart the time, after headway. No effect once the process is stopping."""
+        """Restarts the time, after headway. No effect once the process is stopping."""
         if self.remaining_s() and not self._stop_seen:
             self._ends_at = self._now_s() + self.seconds
 
@@ -76,8 +79,8 @@ class Deadline:
         return part
 
     def check(self, what: str, ahead_s: float = 0.0) -> None:
-        """Raise DeadlineExceeded for this call, when less than `ahead_s` is left: so its message is
-        raised, and not that of an enclosing call that ends at the same time.
+        """Raises DeadlineExceeded for this call, when less than `ahead_s` is left: so its message
+        is raised, and not that of an enclosing call that ends at the same time.
         """
         if self.remaining_s() <= ahead_s:
             raise self.exceeded(what, "not done")

@@ -30,14 +30,14 @@ from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.connect.network_client import NetworkClient
 from duewheel.threads import each_beside
 
-_AT_A_TIME = 16
+SERVERS_AT_A_TIME = 16
 # Of kafka-python's and OpenSSL's errors: a certificate that the client refuses.
 _OTHER_NAME = "certificate is not valid for"
 _UNTRUSTED = ("self-signed certificate", "self signed certificate", "unable to get local issuer")
 _OFFERED = (0, UnsupportedSaslMechanismError.errno)  # both answers list the mechanisms
 _PORT = 9092
 
-Settings = Mapping[str, Any]
+Options = Mapping[str, Any]
 Question = Callable[[Any, Any], Awaitable[Any]]  # takes kafka-python's manager and connection
 
 
@@ -50,12 +50,15 @@ class LoginAttempt:
     is_refusal: bool = False  # the settings are the reason: a further attempt cannot succeed
 
 
-def attempts(settings: Settings, deadline: Deadline) -> list[LoginAttempt]:
+def attempts(options: Options, deadline: Deadline) -> list[LoginAttempt]:
     """Connects once to each bootstrap server, to several at a time."""
-    given = settings.get("bootstrap_servers", "localhost")
+    given = options.get("bootstrap_servers", "localhost")
     servers = given.split(",") if isinstance(given, str) else list(given)
     return each_beside(
-        "login", lambda server: _Login(settings, server, deadline).attempt(), servers, _AT_A_TIME
+        "login",
+        lambda server: _Login(options, server, deadline).attempt(),
+        servers,
+        SERVERS_AT_A_TIME,
     )
 
 
@@ -82,15 +85,15 @@ def refusal(made: Sequence[LoginAttempt]) -> str:
 class _Login:
     """The attempts to log in to one server."""
 
-    def __init__(self, settings: Settings, server: str, deadline: Deadline) -> None:
-        self._settings = {**settings, "bootstrap_servers": [server]}
+    def __init__(self, options: Options, server: str, deadline: Deadline) -> None:
+        self._options = {**options, "bootstrap_servers": [server]}
         self._server = server
         self._deadline = deadline
-        self._protocol = str(settings.get("security_protocol", "PLAINTEXT"))
-        self._mechanism = settings.get("sasl_mechanism")
+        self._protocol = str(options.get("security_protocol", "PLAINTEXT"))
+        self._mechanism = options.get("sasl_mechanism")
 
     def attempt(self) -> LoginAttempt:
-        """Logs in."""
+        """Logs in; says why if that fails."""
         try:
             self._ask(_metadata)
         except Exception as error:  # noqa: BLE001 - a token provider raises any
@@ -101,10 +104,10 @@ class _Login:
 
     def _ask(self, question: Question, **others: Any) -> Any:
         """Connects and logs in, with `others` in place of some settings; asks, and disconnects."""
-        client = NetworkClient(**{**self._settings, **others})
+        client = NetworkClient(**{**self._options, **others})
 
         async def question_once() -> Any:
-            manager = client._manager  # noqa: SLF001 - as in producer_internals.py
+            manager = client._manager  # noqa: SLF001 - no public call asks one server
             _keep_last_answers(manager)
             node_id = manager.cluster.bootstrap_brokers()[0].node_id
             left_ms = self._deadline.remaining_ms()
@@ -121,7 +124,7 @@ class _Login:
 
     @property
     def _who(self) -> str:
-        user = self._settings.get("sasl_plain_username")
+        user = self._options.get("sasl_plain_username")
         return f"user {user!r} with this password" if user else "a client with these credentials"
 
     def _explained(self, error: Exception) -> str:
@@ -163,7 +166,7 @@ class _Login:
 
     def _explained_by_tls(self, text: str) -> str:
         if _OTHER_NAME in text:
-            host, _ = _place(self._server)
+            host, _ = host_and_port(self._server)
             return f"has a certificate without the name {host!r}: use one that it has"
         if any(each in text for each in _UNTRUSTED):
             return "has a certificate that this client does not trust: correct ssl_cafile"
@@ -173,7 +176,7 @@ class _Login:
         """Whether a TLS server answers; None if no server does. Its certificate does not matter."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        host, port = _place(self._server)
+        host, port = host_and_port(self._server)
         left_s = max(0.1, self._deadline.remaining_s())
         try:
             raw = socket.create_connection((host, port), left_s)
@@ -244,6 +247,7 @@ async def _handshake(_: Any, connection: Any) -> Sequence[str]:
     return list(response.mechanisms) if response.error_code in _OFFERED else ()
 
 
-def _place(server: str) -> tuple[str, int]:
+def host_and_port(server: str) -> tuple[str, int]:
+    """The parts of a bootstrap server's address."""
     host, colon, port = server.strip().rpartition(":")
     return (host.strip("[]"), int(port)) if colon and port.isdecimal() else (server.strip(), _PORT)

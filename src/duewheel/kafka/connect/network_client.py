@@ -36,7 +36,7 @@ class NetworkClient(KafkaNetClient):  # type: ignore[misc]
         super().__init__(net=_Selector(**configs), **configs)
 
     def close(self, node_id: int | None = None) -> None:
-        """As kafka-python's."""
+        """Closes the connection to one broker, or all of them and the client."""
         if node_id is not None or self._net._io_thread is not None:  # noqa: SLF001 - it is joined
             super().close(node_id)
             return

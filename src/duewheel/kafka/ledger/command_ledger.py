@@ -1,8 +1,8 @@
-"""The ledger of a command that writes records: `dlq replay`, `send --file`, the trial of `doctor`.
+"""The ledger of whatever writes records of a source: commands, the relay, the trial of `doctor`.
 
-The position says how far a source was read; it is a record of the state topic. As both are
-committed together, a source's record is written once, whatever is killed and however often a
-command runs.
+The position says how far the source was read; it is a record of the state topic, or of another one
+(`LedgerSpec.topic`). As both are committed together, a source's record is written once, whatever is
+killed and however often a command runs.
 
 Of two runs with the same transactional id the one that opens last fences the other, which ends: if
 it took the id back, neither would finish.
@@ -15,28 +15,29 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+import numpy as np
 import structlog
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.structs import TopicPartition as Place
+from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.clock import Clock
+from duewheel.config.settings import Settings
 from duewheel.errors import Displaced, KafkaUnavailable, PublishDoubt
-from duewheel.kafka.connect.clients import ClientSettings, close
-from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka import shard_settings
+from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.ledger import producer_internals as internals
-from duewheel.kafka.ledger.transactional_producer import (
-    TransactionalProducer,
-    doubt_of,
-    preparation_deadline,
-)
-from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.ledger.new_records import NewRecord, parts_of
+from duewheel.kafka.ledger.transactional_producer import TransactionalProducer, doubt_of
 from duewheel.kafka.log.newest import newest_record
+from duewheel.kafka.progress.state_topic import place_of
 from duewheel.kafka.targets.catalog import TargetCatalog
-from duewheel.schemas.wire.batch_header import HEADER_BYTES
-from duewheel.schemas.wire.record_batch import Batch
-from duewheel.schemas.wire.single_record import Header, encode, single
-from duewheel.wheel.encoded import Part, Target
-from duewheel.wheel.ledger import CommitOutcome, Ledger, PositionRecord
+from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.schemas.dead_letters import Refusal
+from duewheel.schemas.wire.single_record import single
+from duewheel.wheel import target_rules
+from duewheel.wheel.encoded import Part
+from duewheel.wheel.target_rules import Reason, Target, reason_text
+from duewheel.wheel.transaction_outcome import CommitOutcome, Ledger, PositionRecord
 
 P = TypeVar("P", bound=PositionRecord)
 
@@ -46,19 +47,22 @@ _REFUSALS_MAX = 100  # per chunk; each one halves the batches or finds a bad rec
 
 
 @dataclass(frozen=True, slots=True)
-class NewRecord:
-    """A record to write; `name` is unique among the records of its source."""
+class LedgerSpec(Generic[P]):
+    """The ledger of one command.
 
-    name: bytes
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[Header]
+    Attributes:
+        command: names it in errors.
+        name: of its transactional id, after the app's.
+        key: of the position's record.
+        decode: reads the value of that record; gets None before the first.
+        topic: has that record, in partition 0; empty: the state topic.
+    """
 
-    def encode(self, place: int) -> bytes:
-        """Encodes the record as the one at this place of a batch."""
-        return encode(place, self.key, self.value, self.headers)
+    command: str
+    name: str
+    key: bytes
+    decode: Callable[[bytes | None], P]
+    topic: str = ""
 
 
 class CommandLedger(Generic[P]):
@@ -75,27 +79,21 @@ class CommandLedger(Generic[P]):
 
     def __init__(
         self,
-        command: str,
-        client: ClientSettings,
-        transactional_id: str,
-        place: Place,
-        key: bytes,
-        decode: Callable[[bytes | None], P],
-        limits: PublisherLimits,
+        settings: Settings,
+        spec: LedgerSpec[P],
         clock: Clock,
+        limits: TransactionLimits | None = None,
     ) -> None:
-        """Opens an admin client, and no producer.
-
-        Args:
-            place, key: where the position's record is.
-            decode: reads its value; gets None before the first.
-        """
-        self._command, self._client, self._limits, self._clock = command, client, limits, clock
-        self._place, self._key, self._decode = place, key, decode
-        self.catalog = TargetCatalog(client, limits)
+        """Opens an admin client, and no producer; `limits` are those of the settings by default."""
+        self._spec, self._clock = spec, clock
+        self._place = place_of(spec.topic or settings.state_topic, 0)
+        self._clients = KafkaClients(settings.kafka.client_options("consumer"))
+        self._limits = limits or shard_settings.publisher_limits(settings)
+        self.catalog = TargetCatalog(self._clients, self._limits)
         self._ledger = Ledger(self._start, self._publish)
-        self._producer = TransactionalProducer(client, transactional_id, limits)
-        self._admin = client.open(KafkaAdminClient, self._deadline())
+        transactional_id = f"{settings.app.id}.{spec.name}"
+        self._producer = TransactionalProducer(self._clients, transactional_id, self._limits)
+        self._admin = self._clients.open(KafkaAdminClient, self._limits.starting())
         self._refusals = 0
 
     def open(self, *, dry_run: bool) -> P:
@@ -109,8 +107,41 @@ class CommandLedger(Generic[P]):
     def resolve(self, topics: Iterable[str]) -> dict[str, Target]:
         """The targets of topics; KafkaUnavailable without an answer in time."""
         names = list(topics)
-        deadline = preparation_deadline(self._limits.start_deadline_s, len(names))
+        deadline = self._limits.starting(topics=len(names))
         return self.catalog.resolve(self._admin, names, deadline)
+
+    def existing(self, topics: Iterable[str]) -> dict[str, Target]:
+        """As `resolve`.
+
+        Raises:
+            ConfigError: one of them takes no records.
+        """
+        names = list(topics)
+        return self.catalog.existing(self._admin, names, self._limits.starting(topics=len(names)))
+
+    def refusals(
+        self, records: Sequence[NewRecord], targets: Mapping[str, Target]
+    ) -> list[Refusal | None]:
+        """Why each record can never be written: by the rules of its target, or as a broker has
+        refused it before; None if it can.
+        """
+        number = {topic: n for n, topic in enumerate(targets)}
+        limits = [targets[each.topic].batch_bytes_max for each in records]
+        reasons = target_rules.why_not(
+            list(targets.values()),
+            np.array([number[each.topic] for each in records], np.int32),
+            np.array([each.partition for each in records], np.int32),
+            np.array([each.key is None for each in records], np.bool_),
+            np.array([each.bytes_alone for each in records]) > np.array(limits),
+        )
+        refused = [each.name in self.catalog.refused for each in records]
+        reasons[np.array(refused, np.bool_) & (reasons == Reason.NONE)] = Reason.RECORD_REFUSED
+        return [
+            Refusal(reason.code, reason_text(reason, each.topic, targets[each.topic]))
+            if reason is not Reason.NONE
+            else None
+            for each, reason in zip(records, map(Reason, reasons.tolist()), strict=True)
+        ]
 
     def write(
         self,
@@ -137,8 +168,10 @@ class CommandLedger(Generic[P]):
         result = self._ledger.commit((records, before_commit), position)
         if result.outcome is CommitOutcome.COMMITTED:
             self._refusals = 0
-        elif result.doubt is not None and self._refusals in {before, _REFUSALS_MAX}:
-            raise result.doubt
+        elif result.doubt is not None:
+            has_new_refusals = before < self._refusals < _REFUSALS_MAX
+            if not has_new_refusals:
+                raise result.doubt
         if result.doubt is not None:
             log.warning(
                 "transaction in doubt", outcome=result.outcome.name, reason=str(result.doubt)
@@ -151,19 +184,16 @@ class CommandLedger(Generic[P]):
         self._producer.stop()
         close(self._admin)
 
-    def _deadline(self) -> Deadline:
-        """The deadline of a start: it outlasts an earlier run's open transaction."""
-        return Deadline(self._limits.start_deadline_s)
-
     def _read(self) -> P:
-        record = newest_record(self._client, self._place, self._key, self._deadline())
-        return self._decode(None if record is None else record.value)
+        deadline = self._limits.starting()  # it outlasts an earlier run's open transaction
+        record = newest_record(self._clients, self._place, self._spec.key, deadline)
+        return self._spec.decode(None if record is None else record.value)
 
     def _start(self, doubt: PublishDoubt | None) -> P:
         if isinstance(doubt, Displaced):
             raise doubt  # to take the id back would fence the other run
         try:
-            self._producer.open([self._place.topic], self._deadline())
+            self._producer.open([self._place.topic], self._limits.starting())
             return self._read()
         except KafkaUnavailable as error:
             raise doubt or error from None
@@ -177,55 +207,24 @@ class CommandLedger(Generic[P]):
             if target.closed_by:
                 # Kafka would block the transactional id, and with it the command for every topic.
                 why = f"topic {topic!r} takes no writes: {target.closed_by}"
-                raise KafkaUnavailable(f"{self._command}: {why}")
-        parts = self._parts(records, targets)
-        batches = [(Place(part.topic, part.partition), part.batch) for part in parts]
+                raise KafkaUnavailable(f"{self._spec.command}: {why}")
+        parts = parts_of(records, lambda t: self.catalog.batch_bytes(t, targets[t]))
+        batches = [(KafkaPartition(part.topic, part.partition), part.batch) for part in parts]
         # In the same transaction: a kill would skip records if it were written before them, and
         # repeat some if it were written after them.
-        batches.append((self._place, single(self._key, position.encode())))
-        deadline = preparation_deadline(self._limits.publish_deadline_s, len(targets))
+        batches.append((self._place, single(self._spec.key, position.encode())))
+        deadline = self._limits.preparing(len(targets))
         note = partial(self._note_refusals, parts)
         try:
             self._producer.warm_metadata(targets, deadline)
             now_ms = self._clock.now_ms()
             return self._producer.transact(
-                self._command, batches, now_ms, note=note, before_commit=before_commit
+                self._spec.command, batches, now_ms, note=note, before_commit=before_commit
             )
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
-            reason = f"{self._command}: {self._client.explain(error)}"
+            reason = f"{self._spec.command}: {self._clients.explain(error)}"
             raise doubt_of(error, f"{reason}: run it again, nothing is doubled") from None
 
     def _note_refusals(self, parts: Sequence[Part], outcomes: Sequence[internals.Outcome]) -> None:
-        is_noted = [
-            self.catalog.note_refusal(part, outcome.error)
-            for part, outcome in zip(parts, outcomes, strict=False)  # the position is last
-            if outcome.failed_itself and outcome.error is not None
-        ]
+        is_noted = [self.catalog.note_refusal(*each) for each in internals.causes(parts, outcomes)]
         self._refusals += any(is_noted)
-
-    def _parts(self, records: Sequence[NewRecord], targets: Mapping[str, Target]) -> list[Part]:
-        groups: dict[Place, list[NewRecord]] = {}
-        for record in records:
-            groups.setdefault(Place(record.topic, record.partition), []).append(record)
-        parts = []
-        for (topic, number), group in groups.items():
-            bytes_max = self.catalog.batch_bytes(topic, targets[topic])
-            for some in _cut(group, bytes_max - HEADER_BYTES):
-                body = b"".join(record.encode(n) for n, record in enumerate(some))
-                alone = some[0].name if len(some) == 1 else None
-                parts.append(Part(topic, number, Batch(memoryview(body), len(some)), alone))
-        return parts
-
-
-def _cut(records: Sequence[NewRecord], bytes_max: int) -> list[list[NewRecord]]:
-    """Splits records into batches that fit; a record above the limit gets a batch of its own."""
-    parts: list[list[NewRecord]] = []
-    left = -1
-    for record in records:
-        size = len(record.encode(len(parts[-1]) if parts else 0))
-        if size > left:
-            parts.append([])
-            left = bytes_max
-        parts[-1].append(record)
-        left -= size
-    return parts

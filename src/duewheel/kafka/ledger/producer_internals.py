@@ -1,4 +1,4 @@
-"""Sends ready-made record batches through kafka-python's sender; all use of its internals.
+"""Sends ready-made record batches by kafka-python's sender; all use of the producer's internals.
 
 kafka-python takes one record per call and encodes it in Python, 12 to 17 µs each. A ready batch in
 its accumulator costs the same whatever it holds; sequence numbers, retries, the transaction's
@@ -6,9 +6,11 @@ partitions and the commit stay kafka-python's. This module relies on:
 
     accumulator   a deque of ProducerBatch per partition, the set of incomplete ones, a lock each
     sender        one thread; drains one batch per partition at a time (idempotence mutes the rest)
-    metadata      one request covers all topics in its set; it lists the brokers
+    metadata      one request covers all topics in its set; a topic that its answer does not
+                  have is absent, whatever was known before
     batch         asks its records for set_producer_state, close, buffer, size_in_bytes, next_offset
-    transactions  partitions are added before their first batch; EndTxn waits for incomplete batches
+    transactions  partitions are added before their first batch, and asked for again for ever while
+                  one of them does not exist; EndTxn waits for incomplete batches
 
 None of this is public: the version is pinned exactly, and `check_internals` refuses any other. The
 publisher's thread only; `ReadyRecords` also serves kafka-python's sender.
@@ -17,41 +19,45 @@ publisher's thread only; `ReadyRecords` also serves kafka-python's sender.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import kafka
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaProducer
 from kafka.producer.producer_batch import FinalState, ProducerBatch
-from kafka.structs import TopicPartition
+from kafka.structs import TopicPartition as KafkaPartition
 
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
+from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch, seal
+
+T = TypeVar("T")
 
 SUPPORTED_VERSION = "3.0.12"
 # Without InitProducerId v4 a fenced producer re-initialises itself, and fences its successor.
 OLDEST_BROKER = (2, 7)
 _NO_STAMP = -1
-_NAMES_SHOWN = 5
+_NAMES_SHOWN = 10
+# How long there may be no headway before metadata decides whether topics or partitions are missing.
+# Brokers learn of a new topic sooner: it costs no transaction.
+_MISSING_AFTER_S = 0.5
 
 _TOUCHED = {
     "": ("_accumulator", "_sender", "_transaction_manager", "_closed", "_unregister_cleanup"),
     "_accumulator": ("_batches", "_incomplete", "_tp_lock", "_closed"),
-    "_accumulator._incomplete": ("add", "remove"),
-    "_metadata": ("set_topics", "_topics"),
+    "_accumulator._incomplete": ("add",),
+    "_metadata": ("set_topics", "_topics", "request_update", "partitions_for_topic"),
     "_sender": ("wakeup", "force_close", "join", "is_alive"),
-    "_transaction_manager": (
-        "begin_commit",
-        "maybe_add_partition_to_transaction",
-        "is_transactional",
-    ),
+    "_transaction_manager": ("begin_commit", "maybe_add_partition_to_transaction"),
 }
 
 
 def check_internals(producer: KafkaProducer) -> None:
-    """Refuse to work on a kafka-python or a broker that this module was not written for.
+    """Refuses to work on a kafka-python or a broker that this module was not written for.
 
     Raises:
         ConfigError: another version, a missing attribute, or a broker that is too old.
@@ -107,7 +113,7 @@ class ReadyRecords:
         self._sealed = None
 
     def append(self, *_record: object) -> None:
-        """Refuse the record: kafka-python then opens a batch of its own."""
+        """Refuses the record: kafka-python then opens a batch of its own."""
 
     def is_full(self) -> bool:
         return True
@@ -165,27 +171,32 @@ class Outcome:
     stamp_ms: int | None = None
 
 
+def causes(parts: Sequence[T], outcomes: Sequence[Outcome]) -> list[tuple[T, Exception]]:
+    """Which of a transaction's first batches have failed by themselves, and why."""
+    return [
+        (part, outcome.error)
+        for part, outcome in zip(parts, outcomes, strict=False)  # the state topic's come last
+        if outcome.failed_itself and outcome.error is not None
+    ]
+
+
 class NoAnswer(Exception):
     """These partitions left their batches unanswered while other partitions answered."""
 
-    def __init__(self, partitions: frozenset[TopicPartition], seconds: float) -> None:
-        names = sorted(f"{partition.topic}-{partition.partition}" for partition in partitions)
-        shown = ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
-        super().__init__(f"{shown}: no answer to a batch for {seconds:g} s, others were answered")
+    def __init__(self, partitions: frozenset[KafkaPartition], seconds: float) -> None:
+        names = shown(map(partition_name, partitions))
+        super().__init__(f"{names}: no answer to a batch for {seconds:g} s, others were answered")
         self.partitions = partitions
 
 
-def advertised_brokers(admin: KafkaAdminClient) -> list[tuple[int, str, int]]:
-    """Id, host and port of every broker as the bootstrap server advertises them, by id.
-
-    Works even if none of those addresses can be reached: no public call gets that far then.
-    """
-    brokers = admin._manager.cluster.brokers()
-    return sorted((broker.node_id, broker.host, broker.port) for broker in brokers)
+def shown(names: Iterable[str]) -> str:
+    """Some of the names, for an error's text."""
+    some = sorted(set(names))
+    return ", ".join(some[:_NAMES_SHOWN]) + (" …" if len(some) > _NAMES_SHOWN else "")
 
 
 def announce(producer: KafkaProducer, topics: Iterable[str]) -> None:
-    """Make the producer request the metadata of all these topics at once. Does not block.
+    """Makes the producer request the metadata of all these topics at once. Does not block.
 
     The set is replaced as a whole: another thread may be iterating over the old one.
     """
@@ -193,12 +204,41 @@ def announce(producer: KafkaProducer, topics: Iterable[str]) -> None:
     metadata.set_topics(metadata._topics.union(topics))
 
 
+def load(producer: KafkaProducer, topics: Sequence[str], deadline: Deadline) -> None:
+    """Loads the topics' leaders into the producer, all by one request.
+
+    Raises:
+        DeadlineExceeded: no answer.
+        KafkaUnavailable: the brokers' answers do not have some of the topics.
+    """
+    announce(producer, topics)
+    known, patience = producer._metadata.partitions_for_topic, deadline.part(_MISSING_AFTER_S)
+    answers = 0  # the first may be to a request from before the announcement
+    while missing := [topic for topic in topics if known(topic) is None]:
+        if answers > 1 and not patience.remaining_s():
+            raise _not_in_kafka(missing)
+        deadline.check(f"look up {shown(missing)}")
+        answers += _refreshed(producer, deadline.part(_MISSING_AFTER_S))
+
+
+def _refreshed(producer: KafkaProducer, deadline: Deadline) -> bool:
+    """Requests the metadata of all topics again; False without an answer."""
+    answered = threading.Event()
+    future = producer._metadata.request_update().add_both(lambda _: answered.set())
+    producer._sender.wakeup()
+    return answered.wait(deadline.remaining_s()) and future.succeeded()
+
+
+def _not_in_kafka(names: Iterable[str]) -> KafkaUnavailable:
+    return KafkaUnavailable(f"{shown(names)}: not in Kafka's metadata")
+
+
 def enqueue(
     producer: KafkaProducer,
-    batches: Sequence[tuple[TopicPartition, Batch]],
+    batches: Sequence[tuple[KafkaPartition, Batch]],
     timestamp_ms: int,
 ) -> list[WholeBatch]:
-    """Hand batches to the sender, in order within each partition. Does not block.
+    """Hands batches to the sender, in order within each partition. Does not block.
 
     The producer must have every topic's metadata: a batch for another topic is never sent.
     """
@@ -220,9 +260,12 @@ def enqueue(
 
 
 def await_outcomes(
-    batches: Sequence[WholeBatch], deadline: Deadline, quiet_s: float = math.inf
+    producer: KafkaProducer,
+    batches: Sequence[WholeBatch],
+    deadline: Deadline,
+    quiet_s: float = math.inf,
 ) -> list[Outcome]:
-    """Wait for every batch, and return every result.
+    """Waits for every batch, and returns every result.
 
     Args:
         batches: the last one stands for the cluster: without a result of it, the cluster as a
@@ -231,11 +274,12 @@ def await_outcomes(
 
     Raises:
         DeadlineExceeded: a batch has no result yet.
+        KafkaUnavailable: some of their partitions do not exist any more.
         NoAnswer: no further result for `quiet_s`.
     """
     outcomes = []
     for batch in batches:
-        _await(batch, batches, deadline, quiet_s)
+        _await(batch, producer, batches, deadline, quiet_s)
         _, stamp_ms, error_of = batch.produce_future.value
         error = error_of(0) if error_of is not None else None
         stamped = error is None and stamp_ms != _NO_STAMP
@@ -246,24 +290,48 @@ def await_outcomes(
 
 
 def _await(
-    batch: WholeBatch, batches: Sequence[WholeBatch], deadline: Deadline, quiet_s: float
+    batch: WholeBatch,
+    producer: KafkaProducer,
+    batches: Sequence[WholeBatch],
+    deadline: Deadline,
+    quiet_s: float,
 ) -> None:
-    """Wait for one batch while any of them still get results."""
-    done = -1
-    while not batch.produce_future.wait(timeout=min(quiet_s, deadline.remaining_s())):
+    """Waits for one batch while any of them still get results."""
+    waiting, quiet = len(batches), Deadline(quiet_s)
+    while not batch.produce_future.wait(timeout=min(_MISSING_AFTER_S, deadline.remaining_s())):
+        late = _late(batches)
         if deadline.remaining_s() <= 0:
-            raise DeadlineExceeded(
-                f"{batch.topic_partition.topic}-{batch.topic_partition.partition}: "
-                f"no answer to a batch within {deadline.seconds:g} s"
-            )
-        before, done = done, sum(other.is_done for other in batches)
-        if done == before and batches[-1].is_done:
-            late = frozenset(other.topic_partition for other in batches if not other.is_done)
-            raise NoAnswer(late, quiet_s)
+            text = f"no answer to a batch within {deadline.seconds:g} s"
+            raise DeadlineExceeded(f"{shown(map(partition_name, late))}: {text}")
+        if len(late) < waiting:
+            waiting, quiet = len(late), Deadline(quiet_s)
+            continue
+        if missing := _missing(producer, late, deadline):
+            raise _not_in_kafka(map(partition_name, missing))
+        # One response has the results of many partitions, and may have come meanwhile: those that
+        # only shared it with a slow one are not late.
+        is_quiet = not quiet.remaining_s() and len(_late(batches)) == len(late)
+        if batches[-1].is_done and is_quiet:
+            raise NoAnswer(frozenset(late), quiet_s)
+
+
+def _late(batches: Sequence[WholeBatch]) -> list[KafkaPartition]:
+    """The partitions of the batches without a result."""
+    return [batch.topic_partition for batch in batches if not batch.is_done]
+
+
+def _missing(
+    producer: KafkaProducer, partitions: Iterable[KafkaPartition], deadline: Deadline
+) -> list[KafkaPartition]:
+    """Those of the partitions that do not exist, by metadata from now; none without an answer."""
+    if not _refreshed(producer, deadline.part(_MISSING_AFTER_S)):
+        return []
+    known = producer._metadata.partitions_for_topic
+    return [each for each in partitions if each.partition not in (known(each.topic) or ())]
 
 
 def commit(producer: KafkaProducer, deadline: Deadline) -> None:
-    """Commit; unlike `commit_transaction`, within a deadline.
+    """Commits; unlike `commit_transaction`, within a deadline.
 
     Raises:
         DeadlineExceeded: no answer; the transaction may be committed.
@@ -276,9 +344,9 @@ def commit(producer: KafkaProducer, deadline: Deadline) -> None:
 
 
 def stop(producer: KafkaProducer, seconds: float) -> bool:
-    """Stop the sender for good; queued batches are dropped, not flushed. Returns whether its thread
-    has ended within so many seconds. It ends in any case: at the next answer, or when its request
-    times out.
+    """Stops the sender for good; queued batches are dropped, not flushed. Returns whether its
+    thread has ended within so many seconds. It ends in any case: at the next answer, or when its
+    request times out.
     """
     producer._sender.force_close()
     producer._sender.join(seconds)

@@ -2,42 +2,44 @@
 
 For all that is written exactly once: deliveries with their progress, replays with their position. A
 failed transaction stays open: the caller drops the producer, and the next `open` ends the
-transaction. wheel/ledger.py then finds out whether it was committed. One thread per producer.
+transaction. wheel/transaction_outcome.py then finds out whether it was committed. One thread per
+producer.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import structlog
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import TransactionState
-from kafka.errors import (
-    InvalidProducerEpochError,
-    KafkaTimeoutError,
-    ProducerFencedError,
-    RequestTimedOutError,
-)
-from kafka.structs import TopicPartition
+from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.errors import Displaced, DuewheelError, PublishDoubt, TransactionTooSlow
-from duewheel.kafka.connect.clients import ClientSettings
-from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
+from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.connect.deadline import Deadline, within
 from duewheel.kafka.ledger import producer_internals as internals
-from duewheel.kafka.limits import PublisherLimits
-from duewheel.schemas.batches import TopicPartition as Place
+from duewheel.kafka.transaction_errors import FENCED, OUT_OF_TIME
+from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.wire.record_batch import Batch
 
 _REQUEST_BYTES = 16 * 1024 * 1024  # for batches of several partitions; a larger batch goes alone
+_OPTIONS: Mapping[str, Any] = {
+    "linger_ms": 0,
+    "retry_backoff_ms": 2,  # the default, 100, delays a transaction right after another
+    "allow_auto_create_topics": False,
+    "max_request_size": _REQUEST_BYTES,
+    "metrics_enabled": False,
+}
 _BYTES_PER_S = 1 << 20  # a partition that takes a batch slower than this counts as taking none
 _ENDING = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
-_OUT_OF_TIME = (DeadlineExceeded, KafkaTimeoutError, RequestTimedOutError)
-_FENCED = (InvalidProducerEpochError, ProducerFencedError)
-_NAMES_SHOWN = 10
-_TOPIC_S = 0.05  # per topic: some hundred times the usual time for its metadata
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +48,7 @@ class TransactionalProducer:
     """One transactional id, and the producer that owns it while it is open. Not thread-safe.
 
     Example:
-        producer = TransactionalProducer(settings, "app.reshard", limits)
+        producer = TransactionalProducer(clients, "app.reshard", limits)
         producer.open(["app.state"], deadline)
         stamp_ms = producer.transact("reshard", batches, now_ms)
         producer.stop()
@@ -54,13 +56,13 @@ class TransactionalProducer:
 
     def __init__(
         self,
-        settings: ClientSettings,
+        clients: KafkaClients,
         transactional_id: str,
-        limits: PublisherLimits,
+        limits: TransactionLimits,
         stopping: threading.Event | None = None,
     ) -> None:
-        self._settings = settings
-        self._transactional_id = transactional_id
+        self._clients = clients
+        self.transactional_id = transactional_id
         self._limits = limits
         self._stopping = stopping
         self._producer: KafkaProducer | None = None
@@ -72,13 +74,11 @@ class TransactionalProducer:
         return self._producer is not None
 
     def open(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """Take the id, which ends a predecessor's open transaction, and load these topics'
-        metadata. Stops a producer that is open; after an error none is.
+        """Takes the id, which ends a predecessor's open transaction, and loads these topics'
+        metadata. Stops a producer that is open; after an error none is, but the id may be taken.
         """
         self.stop()
-        self._producer = open_producer(
-            self._settings, self._transactional_id, self._limits, deadline
-        )
+        self._producer = open_producer(self._clients, self.transactional_id, self._limits, deadline)
         try:
             self.warm_metadata(topics, deadline)
         except DuewheelError:
@@ -86,36 +86,27 @@ class TransactionalProducer:
             raise
 
     def warm_metadata(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """Load the topics' leaders into the producer: a batch for a topic without them is never
+        """Loads the topics' leaders into the producer: a batch for a topic without them is never
         sent. Topics loaded before cost nothing.
-
-        All topics are announced first: one answer then covers them, while one request after the
-        other takes a tenth of a second each.
         """
         producer, new = self._opened(), [topic for topic in topics if topic not in self._warm]
-
-        def load() -> None:
-            internals.announce(producer, new)
-            for name in new:
-                deadline.check(f"look up {name}")  # ends an abandoned thread
-                producer.partitions_for(name)
-
         if new:
             shown = new[0] if len(new) == 1 else f"{len(new)} topics"
-            self._settings.call(deadline, f"look up {shown}", load)
+            load = partial(internals.load, producer, new, deadline)
+            self._clients.call(deadline, f"look up {shown}", load)
             self._warm.update(new)
 
     def transact(
         self,
         what: str,
-        batches: Iterable[tuple[Place, Batch]],
+        batches: Iterable[tuple[TopicPartition, Batch]],
         now_ms: int,
         quiet_s: float = math.inf,
         note: Callable[[Sequence[internals.Outcome]], None] = lambda _: None,
         before_commit: Callable[[KafkaProducer], object] = lambda _: None,
     ) -> int | None:
-        """Runs the function of that name within the deadline of a transaction. Any
-        error leaves a doubt (`doubt_of`).
+        """One transaction, as `commit_all`, within its deadline. Any error leaves a
+        doubt (`doubt_of`).
 
         Args:
             note: gets the outcomes, in the order of the batches, if one is an error.
@@ -124,10 +115,10 @@ class TransactionalProducer:
             The broker's time of the last batch; None if it is unknown.
         """
         producer = self._opened()
-        queued = [(TopicPartition(*place), batch) for place, batch in batches]
+        queued = [(KafkaPartition(*place), batch) for place, batch in batches]
         deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
         given = (producer, queued, now_ms, deadline, quiet_s, before_commit)
-        outcomes = within(deadline, what, lambda: transact(*given))
+        outcomes = within(deadline, what, lambda: commit_all(*given))
         # The cause first: the other batches were aborted with it, and their errors name no reason.
         causes_first = sorted(outcomes, key=lambda outcome: not outcome.failed_itself)
         errors = [outcome.error for outcome in causes_first if outcome.error is not None]
@@ -137,12 +128,12 @@ class TransactionalProducer:
         return outcomes[-1].stamp_ms
 
     def stop(self) -> None:
-        """Drop the producer; an open transaction is left to the next `open` or its time-out."""
+        """Drops the producer; an open transaction is left to the next `open` or its time-out."""
         producer, self._producer = self._producer, None
         self._warm.clear()
         stop_s = Deadline(self._limits.stop_s, self._stopping).remaining_s()
         if producer is not None and not internals.stop(producer, stop_s):
-            log.warning("old sender is still ending", transactional_id=self._transactional_id)
+            log.warning("old sender is still ending", transactional_id=self.transactional_id)
 
     def _opened(self) -> KafkaProducer:
         assert self._producer is not None, "call `open` first"
@@ -151,13 +142,13 @@ class TransactionalProducer:
 
 def doubt_of(error: Exception, text: str) -> PublishDoubt:
     """The doubt that an error of a transaction leaves, with this text."""
-    if isinstance(error, _OUT_OF_TIME):
+    if isinstance(error, OUT_OF_TIME):
         return TransactionTooSlow(text)
-    return Displaced(text) if isinstance(error, _FENCED) else PublishDoubt(text)
+    return Displaced(text) if isinstance(error, FENCED) else PublishDoubt(text)
 
 
 def blocked(
-    settings: ClientSettings, admin: KafkaAdminClient, transactional_id: str, deadline: Deadline
+    clients: KafkaClients, admin: KafkaAdminClient, transactional_id: str, deadline: Deadline
 ) -> str:
     """Why an id cannot be taken, if Kafka cannot end its last transaction; else, or without an
     answer, empty.
@@ -167,24 +158,23 @@ def blocked(
         found = admin.describe_transactions([transactional_id])[transactional_id]
         if found.state not in _ENDING:
             return ""
-        places = sorted(f"{place.topic}-{place.partition}" for place in found.topic_partitions)
         return (
             f"Kafka cannot end the last transaction of {transactional_id!r}: it is in "
             f"{found.state.value}, and one of these partitions refuses its marker: "
-            f"{', '.join(places[:_NAMES_SHOWN])}{' …' if len(places) > _NAMES_SHOWN else ''}. "
+            f"{internals.shown(map(partition_name, found.topic_partitions))}. "
             f"Correct the topic's settings, then restart broker {found.coordinator_id}, which "
             "coordinates it, or let another replica lead its partition of __transaction_state"
         )
 
     with suppress(DuewheelError):
-        return settings.call(deadline, f"describe {transactional_id}", ask)
+        return clients.call(deadline, f"describe {transactional_id}", ask)
     return ""
 
 
 def open_producer(
-    settings: ClientSettings,
+    clients: KafkaClients,
     transactional_id: str,
-    limits: PublisherLimits,
+    limits: TransactionLimits,
     deadline: Deadline,
 ) -> KafkaProducer:
     """A producer that owns the transactional id, until another one is opened with it; ends a
@@ -193,7 +183,7 @@ def open_producer(
     # A request that hangs must not outlive its transaction by much: the sender's thread of a
     # dropped producer ends with it.
     request_ms = int(limits.publish_deadline_s * 1000)
-    producer = settings.open(
+    producer = clients.open(
         KafkaProducer,
         deadline,
         transactional_id=transactional_id,
@@ -201,33 +191,20 @@ def open_producer(
         max_block_ms=deadline.remaining_ms(),
         request_timeout_ms=request_ms,
         delivery_timeout_ms=request_ms,
-        linger_ms=0,
-        retry_backoff_ms=2,  # the default, 100, delays a transaction right after another
-        allow_auto_create_topics=False,
-        max_request_size=_REQUEST_BYTES,
-        metrics_enabled=False,
+        **_OPTIONS,
     )
     try:
         internals.check_internals(producer)
-        settings.call(deadline, "init_transactions", producer.init_transactions)
+        clients.call(deadline, "init_transactions", producer.init_transactions)
     except DuewheelError:
         internals.stop(producer, limits.stop_s)
         raise
     return producer
 
 
-def preparation_deadline(
-    seconds: float, topics: int, stopping: threading.Event | None = None
-) -> Deadline:
-    """The deadline for fetching and warming metadata: it grows with the number of topics, or a
-    chunk with very many would fail for ever.
-    """
-    return Deadline(seconds + _TOPIC_S * topics, stopping)
-
-
-def transact(
+def commit_all(
     producer: KafkaProducer,
-    batches: list[tuple[TopicPartition, Batch]],
+    batches: list[tuple[KafkaPartition, Batch]],
     now_ms: int,
     deadline: Deadline,
     quiet_s: float = math.inf,
@@ -242,7 +219,8 @@ def transact(
         before_commit: is called once every batch was acknowledged.
 
     Raises:
-        DeadlineExceeded, NoAnswer: as `await_outcomes`; or the commit has no answer.
+        DeadlineExceeded, KafkaUnavailable, NoAnswer: as `await_outcomes`; or the commit has no
+            answer.
 
     Returns:
         The outcome of each batch. With an error among them the transaction is still open: drop the
@@ -251,7 +229,8 @@ def transact(
     producer.begin_transaction()
     queued = internals.enqueue(producer, batches, now_ms)
     largest = max(len(batch.body) for _, batch in batches)
-    outcomes = internals.await_outcomes(queued, deadline, quiet_s + largest / _BYTES_PER_S)
+    patience_s = quiet_s + largest / _BYTES_PER_S
+    outcomes = internals.await_outcomes(producer, queued, deadline, patience_s)
     # kafka-python itself would commit without the batches that have failed: messages would be lost.
     if all(outcome.error is None for outcome in outcomes):
         before_commit(producer)

@@ -4,13 +4,13 @@ Committed fetches end at the last stable offset, and each lists the aborted tran
 records it holds.
 
 Each call sends one request to each leader and reads the answers; an error is the answer for its
-partition. reader.py decides which to repeat. The coroutines run in the event loop of
+partition. ends.py decides which to repeat. The coroutines run in the event loop of
 kafka-python's client.
 
-This is the only use of kafka-python below its consumer. A consumer decodes records itself, and
+No other read goes below kafka-python's consumer. A consumer decodes records itself, and
 raises for ever at a header name that is no UTF-8; no setting replaces its decoder. So the client
 package, too, takes whole record batches from here. All that is used exists in every kafka-python
-from 3.0.0 on; of it, `_manager` of the network client alone is not public.
+from 3.0.0 on; of it, `_manager` of the network client and `_topics` of its metadata are not public.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from kafka import errors
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 
 from duewheel.errors import DuewheelError
-from duewheel.kafka.connect.clients import ClientSettings, close
+from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.connect.deadline import Deadline
+from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.wire.batch_reader import CorruptBatch, end_offset
 
 if TYPE_CHECKING:  # the client has no numpy
     from duewheel.schemas.batches import TopicPartition
 
 _READ_ALL, _READ_COMMITTED = 0, 1
-_NO_END = 1 << 62
+NO_END = 1 << 62
 _FETCH_VERSION_MAX = 12  # later ones name topics by id
 # A broker's, for bytes. Ranges end at known offsets, so it hardly ever waits; a reader that follows
 # waits so long for a broker without news, while another broker's news is there.
@@ -74,10 +75,8 @@ class Fetched:
     end: int
 
     @classmethod
-    def of(
-        cls, partition: TopicPartition, answer: Any, begin: int, until: int = _NO_END
-    ) -> Fetched:
-        """That of kafka-python's answer, which is no error, to a fetch from `begin` on. Offsets
+    def of(cls, partition: TopicPartition, answer: Any, begin: int, until: int = NO_END) -> Fetched:
+        """Makes it of kafka-python's answer, which is no error, to a fetch from `begin` on. Offsets
         from `until` on are of no interest.
         """
         octets = memoryview(answer.records or b"")
@@ -95,9 +94,9 @@ class LeaderRequests:
         self._manager = client._manager  # noqa: SLF001 - KafkaConsumer takes it the same way
 
     @classmethod
-    def connect(cls, settings: ClientSettings, topics: Sequence[str], deadline: Deadline) -> Self:
+    def connect(cls, clients: KafkaClients, topics: Sequence[str], deadline: Deadline) -> Self:
         """Opens a client that knows these topics; it has no metadata of them yet."""
-        client = settings.connect(
+        client = clients.connect(
             deadline,
             receive_message_max_bytes=_FRAME_BYTES_MAX,
             metadata_max_age_ms=_METADATA_AGE_MS,
@@ -110,7 +109,9 @@ class LeaderRequests:
 
     def set_topics(self, topics: Iterable[str]) -> None:
         """Changes the topics of the metadata, which is then to be read."""
-        self._client.cluster.set_topics(list(topics))
+        cluster = self._client.cluster
+        cluster._topics = set()  # noqa: SLF001 - kafka-python ignores some of the topics it has
+        cluster.set_topics(list(topics))
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:
         """The result of a coroutine. Each request in it has kafka-python's time-out."""
@@ -121,7 +122,7 @@ class LeaderRequests:
         await self._client.cluster.refresh_metadata()
 
     def request_metadata(self) -> None:
-        """Has them read soon: a leader may have moved."""
+        """Has the metadata read soon: a leader may have moved."""
         self._client.cluster.request_update()
 
     def partitions_of(self, topic: str) -> list[int]:
@@ -147,16 +148,16 @@ class LeaderRequests:
         close(self._client)
 
     async def list_offsets(
-        self, partitions: Sequence[TopicPartition], time: int, committed: bool
+        self, partitions: Sequence[TopicPartition], at: int, committed: bool
     ) -> dict[TopicPartition, int | Exception]:
         """An offset of each partition.
 
         Args:
-            time: EARLIEST: the log's start. LATEST: its end.
+            at: EARLIEST: the log's start. LATEST: its end.
             committed: the end is the last stable offset.
         """
         entries = {
-            (topic, number): _OffsetsPartition(partition_index=number, timestamp=time)
+            (topic, number): _OffsetsPartition(partition_index=number, timestamp=at)
             for topic, number in partitions
         }
 
@@ -167,13 +168,12 @@ class LeaderRequests:
                 topics=[_OffsetsTopic(name=topic, partitions=each) for topic, each in topics],
             )
 
-        def answers_in(response: Any) -> _ByTopic:
-            return [(topic.name, topic.partitions) for topic in response.topics]
-
-        def offset(_: TopicPartition, answer: Any) -> int:
-            return int(answer.offset)
-
-        return await self._ask(entries, request, answers_in, offset)
+        return await self._ask(
+            entries,
+            request,
+            lambda response: [(topic.name, topic.partitions) for topic in response.topics],
+            lambda _, answer: int(answer.offset),
+        )
 
     async def fetch(
         self,
@@ -199,27 +199,19 @@ class LeaderRequests:
             for (topic, number), position in positions.items()
         }
 
-        def request(topics: _ByTopic) -> Any:
-            return FetchRequest(
-                max_wait_ms=_MAX_WAIT_MS,
-                min_bytes=1,
-                max_bytes=bytes_max,
-                isolation_level=_READ_COMMITTED if committed else _READ_ALL,
-                topics=[_FetchTopic(topic=topic, partitions=each) for topic, each in topics],
-                max_version=_FETCH_VERSION_MAX,
-            )
-
-        def answers_in(response: Any) -> _ByTopic:
-            return [(topic.topic, topic.partitions) for topic in response.responses]
-
         def fetched(partition: TopicPartition, answer: Any) -> Fetched:
             try:
-                until = (untils or {}).get(partition, _NO_END)
+                until = (untils or {}).get(partition, NO_END)
                 return Fetched.of(partition, answer, positions[partition], until)
             except CorruptBatch as error:
                 raise unreadable(partition, error) from error
 
-        return await self._ask(entries, request, answers_in, fetched)
+        return await self._ask(
+            entries,
+            lambda topics: _fetch_request(topics, bytes_max, committed),
+            lambda response: [(topic.topic, topic.partitions) for topic in response.responses],
+            fetched,
+        )
 
     async def _ask(
         self,
@@ -228,7 +220,7 @@ class LeaderRequests:
         answers_in: Callable[[Any], _ByTopic],
         read: Callable[[TopicPartition, Any], Answer],
     ) -> dict[TopicPartition, Answer | Exception]:
-        """Send one request to each leader, all at once; returns an answer or error of each
+        """Sends one request to each leader, all at once; returns an answer or error of each
         partition.
 
         Args:
@@ -240,29 +232,22 @@ class LeaderRequests:
         answers: dict[TopicPartition, Answer | Exception] = {}
         leaders = self._by_leader(entries)
         # A leader that the metadata does not list is about to come, or to go.
-        listed = {
-            node
-            for node in leaders
-            if node is not None and self._client.cluster.broker_metadata(node)
-        }
         sent = {
-            node: self._manager.send(request(_by_topic(leaders[node], entries)), node)
-            for node in listed
+            node: self._manager.send(request(_by_topic(partitions, entries)), node)
+            for node, partitions in leaders.items()
+            if node is not None and self._client.cluster.broker_metadata(node)
         }
         for node, partitions in leaders.items():
             try:
-                if node not in listed:
-                    names = ", ".join(map(partition_name, partitions))
-                    if node is None:
-                        raise errors.UnknownTopicOrPartitionError(names)
-                    raise errors.LeaderNotAvailableError(f"no leader of {names}")
-                for topic, of_topic in answers_in(await sent[node]):
-                    for answer in of_topic:
-                        partition = (topic, answer.partition_index)
-                        failure = _failure(answer.error_code, partition)
-                        answers[partition] = failure or read(partition, answer)
+                response = await (sent[node] if node in sent else _no_leader(node, partitions))
             except errors.KafkaError as error:
                 answers |= dict.fromkeys(partitions, error)
+                continue
+            for topic, of_topic in answers_in(response):
+                for answer in of_topic:
+                    partition = (topic, answer.partition_index)
+                    failure = _failure(answer.error_code, partition)
+                    answers[partition] = failure or read(partition, answer)
         return answers
 
     def _by_leader(
@@ -278,6 +263,25 @@ class LeaderRequests:
         return leaders
 
 
+def _fetch_request(topics: _ByTopic, bytes_max: int, committed: bool) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=_MAX_WAIT_MS,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        isolation_level=_READ_COMMITTED if committed else _READ_ALL,
+        topics=[_FetchTopic(topic=topic, partitions=each) for topic, each in topics],
+        max_version=_FETCH_VERSION_MAX,
+    )
+
+
+async def _no_leader(node: int | None, partitions: Iterable[TopicPartition]) -> Any:
+    """Raises the error of partitions that no known broker leads."""
+    names = ", ".join(map(partition_name, partitions))
+    if node is None:
+        raise errors.UnknownTopicOrPartitionError(names)
+    raise errors.LeaderNotAvailableError(f"no leader of {names}")
+
+
 def _by_topic(
     partitions: Iterable[TopicPartition], entries: Mapping[TopicPartition, Any]
 ) -> _ByTopic:
@@ -287,20 +291,15 @@ def _by_topic(
     return topics.items()
 
 
-def partition_name(partition: TopicPartition) -> str:
-    """As Kafka writes it."""
-    return f"{partition[0]}-{partition[1]}"
-
-
 def unreadable(partition: TopicPartition, error: CorruptBatch) -> DuewheelError:
     """The error of a partition that has a damaged batch. Another fetch, or another leader, may have
     it whole: a dead letter would be final.
     """
     name = partition_name(partition)
     return DuewheelError(
-        f"{name}: {error}. Ingest stops here at each start. If no replica has the batch as it "
-        f"was, `duewheel reconfigure --skip {name}@<that offset>` leaves it out. A batch of "
-        "another format or length cannot be skipped: delete the log up to behind it"
+        f"{name}: {error}. No read gets past it until a replica leads that has the batch as it "
+        "was, or the log is deleted up to behind it. Of a timer topic, `duewheel reconfigure "
+        f"--skip {name}@<that offset>` has ingest leave out a batch with a wrong checksum"
     )
 
 

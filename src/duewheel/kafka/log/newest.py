@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from duewheel.checkpoints.held_copies import HELD_PREFIX
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.connection import INIT_MAKES_IT
+from duewheel.kafka.log.ends import INIT_MAKES_IT
 from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.batches import TopicPartition
 
@@ -35,17 +35,17 @@ class NewestRecord(NamedTuple):
 
 
 def newest_record(
-    settings: ClientSettings, place: TopicPartition, key: bytes, deadline: Deadline
+    clients: KafkaClients, place: TopicPartition, key: bytes, deadline: Deadline
 ) -> NewestRecord | None:
     """Reads the newest committed record with this key, and waits for open transactions, which may
     hold a newer one; None before the first. While reading makes headway the deadline is renewed.
     """
-    with LogReader(settings, [place[0]], deadline=deadline) as reader:
-        return newest_of(reader, place, key, past_open=True).get(key)
+    with LogReader(clients, [place[0]], lambda: deadline) as reader:
+        return find_newest(reader, place, key, past_open=True).get(key)
 
 
 def newest_records(
-    settings: ClientSettings, topic: str, deadline: Deadline, *, past_open: bool = True
+    clients: KafkaClients, topic: str, deadline: Deadline, *, past_open: bool = True
 ) -> dict[bytes, NewestRecord]:
     """The newest committed record of every key; each key is in one partition. With `past_open` it
     waits as `newest_record`. Reads the whole topic: slow.
@@ -53,12 +53,12 @@ def newest_records(
     Raises:
         ConfigError: there is no such topic.
     """
-    with LogReader(settings, [topic], deadline=deadline) as reader:
+    with LogReader(clients, [topic], lambda: deadline) as reader:
         reader.existing(hint=INIT_MAKES_IT)
-        return newest_in(reader, reader.bounds(committed=not past_open))
+        return newest_by_key(reader, reader.bounds(committed=not past_open))
 
 
-def newest_of(
+def find_newest(
     reader: LogReader, place: TopicPartition, key: bytes, *, past_open: bool
 ) -> dict[bytes, NewestRecord]:
     """The newest committed record of a key, with those of other keys that were read meanwhile;
@@ -67,22 +67,22 @@ def newest_of(
     # An end from before `init_transactions` could be below the newest record: a shard would deliver
     # again all that came after the one that is found.
     bounds = reader.bounds(partitions=[place], committed=not past_open)
-    return search(reader, place, key, bounds[place])
+    return search_newest(reader, place, key, bounds[place])
 
 
-def search(
+def search_newest(
     reader: LogReader, place: TopicPartition, key: bytes, bounds: tuple[int, int]
 ) -> dict[bytes, NewestRecord]:
-    """As `newest_of`, between the log's start and an end that were read before."""
+    """As `find_newest`, between the log's start and an end that were read before."""
     start, end = bounds
     for first in (*(end - step for step in SEARCH_STEPS if end - step > start), start):
-        newest = newest_in(reader, {place: (first, end)})
+        newest = newest_by_key(reader, {place: (first, end)})
         if key in newest:
             return newest
     return {}
 
 
-def newest_in(
+def newest_by_key(
     reader: LogReader, ranges: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[bytes, NewestRecord]:
     """The newest record of every key in ranges of offsets."""

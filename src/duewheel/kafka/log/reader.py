@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from kafka import errors
 
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.log.connection import LogConnection
-from duewheel.kafka.log.ends import EARLIEST
-from duewheel.kafka.log.leader_requests import Fetched, partition_name
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.log.ends import LogConnection
+from duewheel.kafka.log.leader_requests import Fetched
+from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.kafka.log.records import Record, records_of
+from duewheel.schemas.partition_names import partition_name
 
 if TYPE_CHECKING:  # the client has no numpy
     from duewheel.schemas.batches import OffsetRanges, TopicPartition
@@ -41,17 +43,18 @@ class LogReader(LogConnection):
             bytes_max: bounds an answer, but for a larger batch. The ranges of one broker share it.
 
         Raises:
-            KafkaUnavailable: no position has moved for a minute.
+            KafkaUnavailable: no position has moved within a deadline of `begin`.
         """
         positions = {p: first for p, (first, _) in ranges.items()}
-        deadline = self._deadline()
+        deadline = self._begin()
         while positions := {p: at for p, at in positions.items() if at < ranges[p][1]}:
             untils = {p: ranges[p][1] for p in positions}
-            part, refused, failures = self._fetch(positions, bytes_max, untils)
-            failures += self._move_to_log_starts(refused, positions)
+            part, refused, failures = self._fetch(deadline, positions, bytes_max, untils)
+            with self.within(deadline):
+                failures += self._move_to_log_starts(refused, positions)
             if part:
                 yield part
-                deadline = self._deadline()  # the caller's work on the part does not count
+                deadline = self._begin()  # the caller's work on the part does not count
                 deadline.renew()
             elif not failures and deadline.remaining_s() <= _AHEAD_S:
                 raise KafkaUnavailable(
@@ -85,13 +88,16 @@ class LogReader(LogConnection):
         Raises:
             KafkaUnavailable, ConfigError: an error that no retry mends, such as a lost right.
         """
-        part, refused, failures = self._fetch(positions, bytes_max)
-        positions.update(self.offsets(refused, EARLIEST))
-        self._retry_before(self._deadline(), failures)
+        deadline = self._begin()
+        part, refused, failures = self._fetch(deadline, positions, bytes_max)
+        with self.within(deadline):
+            positions.update(self.offsets(refused, EARLIEST))
+        self._retry_before(deadline, failures)
         return chain.from_iterable(map(records_of, part))
 
     def _fetch(
         self,
+        deadline: Deadline,
         positions: dict[TopicPartition, int],
         bytes_max: int,
         untils: Mapping[TopicPartition, int] | None = None,
@@ -102,9 +108,9 @@ class LogReader(LogConnection):
         part: list[Fetched] = []
         failures: list[Exception] = []
         refused: list[TopicPartition] = []
-        answers = self._run(
-            "fetch", self._requests.fetch, dict(positions), bytes_max, self._committed, untils
-        )
+        fetch = self._requests(deadline).fetch
+        given = dict(positions), bytes_max, self._committed, untils
+        answers = self._run_or_close(deadline, "fetch", fetch, *given)
         for partition, answer in answers.items():
             if isinstance(answer, errors.OffsetOutOfRangeError):
                 refused.append(partition)
@@ -118,7 +124,7 @@ class LogReader(LogConnection):
     def _move_to_log_starts(
         self, refused: Sequence[TopicPartition], positions: dict[TopicPartition, int]
     ) -> list[Exception]:
-        """Move positions that are out of range to their logs' starts; returns errors of the others.
+        """Moves positions below their logs' starts to these; returns errors of the other ones.
 
         An offset at or above the log's start is below the end that the range was planned with. So
         another leader may have it, and the fetch is repeated; or the log has lost its end, and the

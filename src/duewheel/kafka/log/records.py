@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from duewheel.kafka.log.compression import decompressed
-from duewheel.kafka.log.leader_requests import Fetched, partition_name, unreadable
+from duewheel.kafka.log.leader_requests import NO_END, Fetched, unreadable
+from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.wire.batch_reader import BatchBody, CorruptBatch, committed_batches
 from duewheel.schemas.wire.record_rows import Header, rows_of
 
 log = logging.getLogger(__name__)
-
-_NO_END = 1 << 62
 
 
 class Record(NamedTuple):
@@ -46,7 +45,7 @@ def shown(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def records_of(fetched: Fetched, until: int = _NO_END) -> Iterator[Record]:
+def records_of(fetched: Fetched, until: int = NO_END) -> Iterator[Record]:
     """The records of a broker's answer, without control records and those of aborted transactions.
 
     Args:

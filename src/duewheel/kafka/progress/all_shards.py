@@ -5,49 +5,40 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
-from duewheel.kafka.connect.clients import ClientSettings
-from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.newest import newest_records
+from duewheel.wheel.publisher_protocol import Seen
 
 _KEY = re.compile(rb"shard-([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class ShardRecord:
-    """A record, and when the broker took it, by its clock."""
-
-    progress: Progress
-    at_ms: int
-
-
 def all_shards(
     settings: Settings, stopping: threading.Event | None = None, *, past_open: bool = False
-) -> dict[int, ShardRecord]:
+) -> dict[int, Seen]:
     """The newest record of every shard, former ones included, by index. With `past_open` it waits
     for open transactions, which may hold newer records.
 
     Raises:
         RecoveryRefused: a record cannot be read.
     """
-    client = ClientSettings(settings.kafka.client_options("consumer"))
-    deadline = Deadline(shard_settings.publisher_limits(settings).start_deadline_s, stopping)
-    found = newest_records(client, settings.state_topic, deadline, past_open=past_open)
+    clients = KafkaClients(settings.kafka.client_options("consumer"))
+    deadline = shard_settings.publisher_limits(settings).starting(stopping)
+    found = newest_records(clients, settings.state_topic, deadline, past_open=past_open)
     shards = {}
     for key, record in found.items():
         named = _KEY.fullmatch(key)
         if named and record_key(int(named[1])) == key:
-            shards[int(named[1])] = ShardRecord(Progress.decode(record.value), record.timestamp_ms)
+            shards[int(named[1])] = Seen(Progress.decode(record.value), record.timestamp_ms)
     return dict(sorted(shards.items()))
 
 
-def require_as_many(settings: Settings, shards: Mapping[int, ShardRecord]) -> None:
-    """Refuse to begin a shard while others count their shards differently.
+def require_as_many(settings: Settings, shards: Mapping[int, Seen]) -> None:
+    """Refuses to begin a shard while others count their shards differently.
 
     Raises:
         RecoveryRefused: naming both numbers.

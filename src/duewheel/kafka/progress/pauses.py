@@ -7,15 +7,23 @@ whole partition, because a pause may be older than any number of progress record
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from kafka import KafkaProducer
 
-from duewheel.checkpoints.pauses import Kind, PauseRecord, PausesFile, changed, encoded, key_of
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.checkpoints.pauses import (
+    PausedKind,
+    PauseRecord,
+    PausesFile,
+    changed,
+    encoded,
+    key_of,
+)
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.connection import INIT_MAKES_IT
-from duewheel.kafka.log.ends import EARLIEST, LATEST
-from duewheel.kafka.log.newest import newest_in
+from duewheel.kafka.log.ends import INIT_MAKES_IT
+from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
+from duewheel.kafka.log.newest import newest_by_key
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.state_topic import place_of
 
@@ -25,7 +33,7 @@ class PauseReader:
 
     def __init__(
         self,
-        settings: ClientSettings,
+        clients: KafkaClients,
         state_topic: str,
         last: PausesFile,
         deadline_s: float = 30.0,
@@ -35,10 +43,10 @@ class PauseReader:
         a moment for Kafka.
         """
         self._place = place_of(state_topic, 0)
-        self._deadline_s, self._stopping = deadline_s, stopping
         # No pause is written in a transaction. A reader of committed records would not see it
         # while another writer's transaction is open before it.
-        self._log = LogReader(settings, [state_topic], committed=False)
+        begin = partial(Deadline, deadline_s, stopping)
+        self._log = LogReader(clients, [state_topic], begin, committed=False)
         self._last, self._is_first = last, True
 
     def read(self) -> PausesFile:
@@ -49,28 +57,27 @@ class PauseReader:
             ConfigError: there is no state topic, or no right to read it.
         """
         log, where, last = self._log, self._place, self._last
-        log.deadline = Deadline(self._deadline_s, self._stopping)
         (end,) = log.offsets([where], LATEST).values()
         if self._is_first or end < last.read_below:
             (start,) = log.offsets([where], EARLIEST).values()
             if not start <= last.read_below <= end:  # no file, or a recreated topic
                 last = PausesFile(read_below=start)
         if last.read_below < end:
-            found = newest_in(log, {where: (last.read_below, end)})
+            found = newest_by_key(log, {where: (last.read_below, end)})
             records = {key: record.value for key, record in found.items()}
             last = PausesFile(changed(last.of, records), end)
         self._last, self._is_first = last, False
         return last
 
     def close(self) -> None:
-        """Drop the connections."""
+        """Drops the connections."""
         self._log.close()
 
 
 def write_pause(
-    settings: ClientSettings,
+    clients: KafkaClients,
     state_topic: str,
-    kind: Kind,
+    kind: PausedKind,
     name: str,
     pause: PauseRecord | None,
     deadline: Deadline,
@@ -78,17 +85,18 @@ def write_pause(
     """Writes a pause, in the place of an earlier one; None ends it.
 
     Raises:
-        KafkaUnavailable: no acknowledgement in time: it may be in effect all the same.
+        KafkaUnavailable: no answer in time.
+        Unacknowledged: no acknowledgement in time: it may be in effect all the same.
         ConfigError: there is no state topic, or no right to write to it.
     """
     place, key, value = place_of(state_topic, 0), key_of(kind, name), encoded(pause)
-    with LogReader(settings, [state_topic], deadline=deadline) as log:
+    with LogReader(clients, [state_topic], lambda: deadline) as log:
         log.existing(hint=INIT_MAKES_IT)
     own = {"acks": "all", "allow_auto_create_topics": False}
-    with settings.opened(KafkaProducer, deadline, **own) as producer:
+    with clients.opened(KafkaProducer, deadline, **own) as producer:
 
         def send() -> None:
             sent = producer.send(place.topic, value, key, partition=place.partition)
             sent.get(timeout=deadline.remaining_s())
 
-        settings.call(deadline, f"write the pause of {name}", send)
+        clients.write(deadline, f"write the pause of {name}", send)

@@ -5,16 +5,17 @@ directory that waits for the shard's owner.
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
-from kafka.structs import TopicPartition
+from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.ends import EARLIEST, LATEST
-from duewheel.kafka.log.newest import newest_in, search
+from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
+from duewheel.kafka.log.newest import newest_by_key, search_newest
 from duewheel.kafka.log.reader import LogReader
 from duewheel.wheel.publisher_protocol import Seen
 
@@ -28,8 +29,8 @@ class KafkaProgressReader:
 
     def __init__(
         self,
-        settings: ClientSettings,
-        place: TopicPartition,
+        clients: KafkaClients,
+        place: KafkaPartition,
         key: bytes,
         transactional_id: str,
         *,
@@ -39,28 +40,26 @@ class KafkaProgressReader:
         """Connects nothing. `transactional_id` is that of the shard's owner; once `stopping` is
         set, no call waits longer than a moment for Kafka.
         """
-        self._settings = settings
+        self._clients = clients
         self._partition = place
         self._key = key
         self._transactional_id = transactional_id
         self._stopping = stopping
-        self._deadline_s = deadline_s
-        self._reader = LogReader(settings, [place.topic])
+        self._reader = LogReader(clients, [place.topic], partial(Deadline, deadline_s, stopping))
         self._end = 0  # it has read the offsets below
         self._seen: Seen | None = None
 
     def newest(self) -> Seen | None:
         """See ProgressReader."""
         reader, where = self._reader, self._partition
-        reader.deadline = Deadline(self._deadline_s, self._stopping)
         # Asked each time: otherwise a broker that is down would look like no news.
         (end,) = reader.offsets([where], LATEST).values()
         if end != self._end:
             if 0 < self._end < end:
-                found = newest_in(reader, {where: (self._end, end)})
+                found = newest_by_key(reader, {where: (self._end, end)})
             else:  # the first call, or a topic that was recreated
                 (first,) = reader.offsets([where], EARLIEST).values()
-                found, self._seen = search(reader, where, self._key, (first, end)), None
+                found, self._seen = search_newest(reader, where, self._key, (first, end)), None
             if self._key in found:
                 value, at_ms = found[self._key]
                 self._seen = Seen(Progress.decode(value), at_ms)
@@ -72,15 +71,15 @@ class KafkaProgressReader:
         deadline = Deadline(_COORDINATOR_S, self._stopping)
         # A client of its own: after the coordinator has moved, a cached client keeps asking
         # the former one, which refuses.
-        with self._settings.opened(KafkaAdminClient, deadline) as admin:
-            self._settings.call(
+        with self._clients.opened(KafkaAdminClient, deadline) as admin:
+            self._clients.call(
                 deadline,
                 f"ask the coordinator of {self._transactional_id}",
                 lambda: _ask_coordinator(admin, self._transactional_id),
             )
 
     def close(self) -> None:
-        """Drop the connections."""
+        """Drops the connections."""
         self._reader.close()
 
 

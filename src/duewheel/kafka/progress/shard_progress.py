@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from kafka.structs import TopicPartition
+from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.reshard_records import NOTICE_KEY, is_unfinished_notice
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.newest import NewestRecord, newest_of
+from duewheel.kafka.log.list_offsets_times import LATEST
+from duewheel.kafka.log.newest import SEARCH_STEPS, NewestRecord, find_newest, newest_by_key
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.progress.state_topic import broker_now_ms, last_write_ms
+from duewheel.kafka.progress.broker_clock import broker_now_ms
 
 # The notice of a killed `reshard` stays. Once the progress is newer by this, the notice is ignored:
 # otherwise the shard could never start again.
@@ -18,17 +19,18 @@ _NOTICE_AGE_MS = 60_000
 
 
 class ShardProgress:
-    """Reads it. Not thread-safe."""
+    """Reads the progress of one shard. Not thread-safe."""
 
-    def __init__(self, settings: ClientSettings, place: TopicPartition, key: bytes) -> None:
-        self._settings, self._place, self._key = settings, place, key
+    def __init__(self, clients: KafkaClients, place: KafkaPartition, key: bytes) -> None:
+        self._clients = clients
+        self.place, self.key = place, key
         self._read_ms = 0  # the broker's time of the record that was read last
         self.is_to_yield = False  # `reshard` asked for it, as the last read has shown
 
     def read(self, reader: LogReader, *, past_open: bool) -> Progress | None:
         """The newest committed progress; None before the first."""
-        newest = newest_of(reader, self._place, self._key, past_open=past_open)
-        found = newest.get(self._key)
+        newest = find_newest(reader, self.place, self.key, past_open=past_open)
+        found = newest.get(self.key)
         if found is None:
             self._read_ms, self.is_to_yield = 0, False
             return None
@@ -40,9 +42,23 @@ class ShardProgress:
         """How long ago the owner wrote last, by the broker's clock: the progress that was last
         read, or a newer record in an open transaction.
         """
-        hidden_ms = last_write_ms(self._settings, self._place, self._key, deadline)
-        now_ms = broker_now_ms(self._settings, self._place, deadline)
+        hidden_ms = self._hidden_write_ms(deadline)
+        now_ms = broker_now_ms(self._clients, self.place, deadline)
         return now_ms - max(self._read_ms, hidden_ms)
+
+    def _hidden_write_ms(self, deadline: Deadline) -> int:
+        """When the broker took the newest record that an open transaction hides; 0 if there is
+        none. Otherwise an owner would seem silent while another writer's open transaction hides its
+        records from every reader of committed records.
+        """
+        place, topic = self.place, self.place.topic
+        with LogReader(self._clients, [topic], lambda: deadline, committed=False) as reader:
+            (stable,) = reader.offsets([place], LATEST, committed=True).values()
+            (end,) = reader.offsets([place], LATEST).values()
+            if stable == end:
+                return 0
+            found = newest_by_key(reader, {place: (max(stable, end - SEARCH_STEPS[0]), end)})
+        return found[self.key].timestamp_ms if self.key in found else 0
 
 
 def is_yield_requested(progress: NewestRecord, notice: NewestRecord | None) -> bool:

@@ -5,18 +5,17 @@ Nothing is written here: an error has no consequence but a new start of the publ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from kafka import KafkaAdminClient
-from kafka.structs import TopicPartition
+from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
-from duewheel.kafka.log.ends import LATEST
-from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.log.list_offsets_times import LATEST
+from duewheel.kafka.publish.fenced_session import FencedSession
 from duewheel.kafka.publish.held_queue import (
     BATCHES_AT_ONCE,
     Bounds,
@@ -26,8 +25,7 @@ from duewheel.kafka.publish.held_queue import (
     split,
 )
 from duewheel.kafka.targets.catalog import TargetCatalog
-from duewheel.schemas.batches import Deliveries
-from duewheel.schemas.batches import TopicPartition as Place
+from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.encoded import Aside, Encoded, Part
@@ -43,7 +41,7 @@ class PublishAttempt:
     aside: Aside = field(default_factory=Aside)  # the rows that do not go where they were addressed
     due_ms: int = 0  # the latest due time of the timers that are delivered
 
-    def batches(self, state: TopicPartition, key: bytes) -> Iterator[tuple[Place, Batch]]:
+    def batches(self, state: KafkaPartition, key: bytes) -> Iterator[tuple[TopicPartition, Batch]]:
         """The batches in order; the progress, under this key, is last."""
         for part in self.parts:
             yield (part.topic, part.partition), part.batch
@@ -52,26 +50,18 @@ class PublishAttempt:
 
 
 class AttemptMaker:
-    """Makes them, one at a time. Not thread-safe."""
+    """Makes the content of transactions, one after the other. Not thread-safe."""
 
-    def __init__(
-        self,
-        state: TopicPartition,
-        catalog: TargetCatalog,
-        log: LogReader,
-        producer: TransactionalProducer,
-        preparing: Callable[[int], Deadline],
-    ) -> None:
-        """`preparing` gives the deadline for so many topics."""
-        self._state, self._catalog, self._log, self._producer = state, catalog, log, producer
-        self._preparing = preparing
+    def __init__(self, session: FencedSession, catalog: TargetCatalog) -> None:
+        self._session, self._catalog = session, catalog
+        self._state, self._log = session.progress.place, session.log
         self._moves_max = BATCHES_AT_ONCE
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         """The last attempt was committed."""
         self._moves_max = min(2 * self._moves_max, BATCHES_AT_ONCE)
 
-    def ran_out_of_time(self) -> None:
+    def note_timeout(self) -> None:
         """The last attempt was too large for its deadline."""
         self._moves_max = max(self._moves_max // 2, 1)
 
@@ -82,24 +72,22 @@ class AttemptMaker:
         encoded: Encoded | None,
         progress: Progress,
     ) -> PublishAttempt:
-        """The next one; without deliveries the progress leaves alone."""
+        """The content of the next transaction; without deliveries the progress leaves alone."""
         if deliveries is None:
             return PublishAttempt(progress, aside=Aside(held=progress.held))
         parts, aside = (encoded.parts, encoded.aside) if encoded else ([], Aside())
         places = {(part.topic, part.partition) for part in parts}
         returning = places.intersection(deliveries.source_partitions)
-        moves, closed = Moved(held=progress.held), set[Place]()
+        moves, closed = Moved(held=progress.held), set[TopicPartition]()
         topics = {part.topic for part in parts} | {topic for topic, _ in progress.held}
-        deadline = self._log.deadline = self._preparing(len(topics))
-        if progress.held or returning:
-            moves, closed = self._moved(admin, parts, returning, progress, deadline)
-
-        def end() -> int:
-            return self._log.offsets([self._state], LATEST, committed=False)[self._state]
-
-        batches = split(parts, closed, moves.held, progress.topic_ids, end)
+        deadline = self._session.preparing(len(topics))
+        with self._log.within(deadline):
+            if progress.held or returning:
+                moves, closed = self._moved(admin, parts, returning, progress, deadline)
+            batches = split(parts, closed, moves.held, progress.topic_ids, self._state_end)
         parts = [*moves.parts, *batches.now]  # the older copies first: new ones may not overtake
-        self._producer.warm_metadata(dict.fromkeys(part.topic for part in parts), deadline)
+        topics_sent = dict.fromkeys(part.topic for part in parts)
+        self._session.producer.warm_metadata(topics_sent, deadline)
         is_unchanged = batches.held == progress.held
         return PublishAttempt(
             progress if is_unchanged else replace(progress, held=batches.held),
@@ -109,21 +97,24 @@ class AttemptMaker:
             latest_due_ms(deliveries),
         )
 
+    def _state_end(self) -> int:
+        return self._log.offsets([self._state], LATEST, committed=False)[self._state]
+
     def _moved(
         self,
         admin: KafkaAdminClient,
         parts: Sequence[Part],
-        returning: set[Place],
+        returning: set[TopicPartition],
         progress: Progress,
         deadline: Deadline,
-    ) -> tuple[Moved, set[Place]]:
+    ) -> tuple[Moved, set[TopicPartition]]:
         """The held copies that are moved, and the timer partitions that are closed to copies:
         among those with held copies, and those that get some now.
         """
         partitions = returning.union(progress.held)
         targets = self._catalog.resolve(admin, {topic for topic, _ in partitions}, deadline)
 
-        def ends(partitions: Sequence[Place]) -> Mapping[Place, int]:
+        def ends(partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
             return self._log.present(partitions, LATEST, committed=False)
 
         closed = closed_to_copies(partitions, targets, progress, ends)

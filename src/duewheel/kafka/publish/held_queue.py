@@ -21,7 +21,7 @@ from itertools import chain
 
 import numpy as np
 import structlog
-from kafka.structs import TopicPartition
+from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.checkpoints.held_copies import (
     Held,
@@ -32,10 +32,10 @@ from duewheel.checkpoints.held_copies import (
     value_of,
 )
 from duewheel.checkpoints.progress import COPY_BYTES_MAX, Progress
-from duewheel.kafka.log.ends import LATEST
+from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
-from duewheel.schemas.batches import TopicPartition as Place
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import COPY_MAC, LETTER, ORIGIN, TIMER_ID
 from duewheel.schemas.wire.copy_mac import mac_header
@@ -43,7 +43,8 @@ from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.schemas.wire.record_rows import rows_of
 from duewheel.schemas.wire.single_record import Header, encode, several, single
-from duewheel.wheel.encoded import Part, Target
+from duewheel.wheel.encoded import Part
+from duewheel.wheel.target_rules import Target
 
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _FETCH_BYTES = 1 << 20
@@ -60,15 +61,15 @@ class Moved:
 
     parts: Sequence[Part] = ()
     deletions: Sequence[Batch] = ()  # tombstones of their records in the state topic
-    held: Mapping[Place, Held] = field(default_factory=dict)  # still wait after the commit
+    held: Mapping[TopicPartition, Held] = field(default_factory=dict)  # still wait after the commit
 
 
 def closed_to_copies(
-    partitions: Iterable[Place],
+    partitions: Iterable[TopicPartition],
     targets: Mapping[str, Target],
     progress: Progress,
-    ends: Callable[[Sequence[Place]], Mapping[Place, int]],
-) -> set[Place]:
+    ends: Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]],
+) -> set[TopicPartition]:
     """The timer partitions that are closed to copies now: see the module's head. One whose end is
     missing in the answer of `ends` counts as closed.
     """
@@ -76,17 +77,12 @@ def closed_to_copies(
     open_ = [
         p
         for p in every
-        if _takes_writes(p, targets) and progress.has_topic(p[0], targets[p[0]].topic_id)
+        if targets[p[0]].takes_writes(p[1]) and progress.has_topic(p[0], targets[p[0]].topic_id)
     ]
     log_ends = ends(open_) if open_ else {}
     of = progress.partitions
     whole = [p for p in open_ if log_ends.get(p, -1) >= (of[p].closed_mark if p in of else 0)]
     return set(every).difference(whole)
-
-
-def _takes_writes(place: Place, targets: Mapping[str, Target]) -> bool:
-    target = targets[place[0]]
-    return place[1] < target.partitions and place[1] not in target.unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +103,9 @@ class Bounds:
 
 def moved(
     reader: LogReader,
-    where: TopicPartition,
+    where: KafkaPartition,
     progress: Progress,
-    free: Collection[Place],
+    free: Collection[TopicPartition],
     bounds: Bounds,
 ) -> Moved:
     """The oldest copies for open partitions, as many as one transaction takes.
@@ -132,12 +128,12 @@ def moved(
 def taken_batches(
     records: Iterable[Record],
     progress: Progress,
-    free: Collection[Place],
+    free: Collection[TopicPartition],
     bounds: Bounds,
     *,
     all_seen: bool,
 ) -> Moved:
-    """Take the copies for open partitions from the records, within the bounds.
+    """Takes the copies for open partitions from the records, within the bounds.
 
     `all_seen`: no open transaction hides records. Only then do missing copies count as lost;
     otherwise the next transaction searches again.
@@ -154,9 +150,7 @@ def taken_batches(
         place = partition_of(key)
         if place not in left or record.value is None or record.offset < left[place].start_offset:
             continue  # moved already, and not compacted yet: moving it again would deliver twice
-        batch, topic_id = batch_of(record.value)
-        if not progress.has_topic(place[0], topic_id):
-            batch = as_first_copies(place, batch, progress.epochs.newest.signing_key)
+        batch = _batch(place, record.value, progress)
         parts.append(Part(*place, batch, None, is_whole=True))
         moved_keys.append(key)
         left[place] = Held(record.offset + 1, left[place].copies - batch.count)
@@ -175,7 +169,14 @@ def taken_batches(
     return Moved(parts, deletions, stay | left)
 
 
-def as_first_copies(place: Place, batch: Batch, copy_key: bytes) -> Batch:
+def _batch(place: TopicPartition, value: bytes, progress: Progress) -> Batch:
+    batch, topic_id = batch_of(value)
+    if progress.has_topic(place[0], topic_id):
+        return batch
+    return as_first_copies(place, batch, progress.epochs.newest.signing_key)
+
+
+def as_first_copies(place: TopicPartition, batch: Batch, copy_key: bytes) -> Batch:
     """Copies for a timer topic that was recreated since: each becomes its timer's first record,
     keeps the timer's id, and is signed again.
     """
@@ -187,7 +188,7 @@ def as_first_copies(place: Place, batch: Batch, copy_key: bytes) -> Batch:
     return Batch(memoryview(b"".join(records)), batch.count)
 
 
-def _of_first_copy(place: Place, headers: Sequence[Header]) -> list[Header]:
+def _of_first_copy(place: TopicPartition, headers: Sequence[Header]) -> list[Header]:
     if headers[-1][0] == COPY_MAC:
         headers = headers[:-1]
     names = [name for name, _ in headers]
@@ -211,17 +212,17 @@ class Split:
 
     now: Sequence[Part]
     records: Sequence[Batch]  # the batches to hold, as records of the state topic
-    held: Mapping[Place, Held]  # after the commit
+    held: Mapping[TopicPartition, Held]  # after the commit
 
 
 def split(
     parts: Sequence[Part],
-    closed: Collection[Place],
-    held: Mapping[Place, Held],
+    closed: Collection[TopicPartition],
+    held: Mapping[TopicPartition, Held],
     topic_ids: Mapping[str, str],
     end: Callable[[], int],
 ) -> Split:
-    """Turn batches for closed partitions into records of the state topic; also batches for
+    """Turns batches for closed partitions into records of the state topic; also batches for
     partitions with held copies, which they would overtake.
 
     Args:
@@ -244,20 +245,12 @@ def split(
     return Split(now, records, waits)
 
 
-def log_held(before: Collection[Place], after: Collection[Place]) -> None:
-    """Log the timer partitions for which holding copies has begun or ended."""
-    for topic, number in after:
-        if (topic, number) not in before:
-            log.warning(
-                "a timer partition takes no writes, was recreated, or has lost its end: its copies "
-                "are held",
-                topic=topic,
-                partition=number,
-            )
-    for topic, number in before:
-        if (topic, number) not in after:
-            log.info(
-                "all held copies of a timer partition are written to it",
-                topic=topic,
-                partition=number,
-            )
+def log_held(before: Collection[TopicPartition], after: Collection[TopicPartition]) -> None:
+    """Logs the timer partitions for which holding copies has begun or ended."""
+    for topic, number in sorted(set(after).difference(before)):
+        text = "a timer partition takes no writes, was recreated, or has lost its end: its copies"
+        text += " are held"
+        log.warning(text, topic=topic, partition=number)
+    for topic, number in sorted(set(before).difference(after)):
+        text = "all held copies of a timer partition are written to it"
+        log.info(text, topic=topic, partition=number)

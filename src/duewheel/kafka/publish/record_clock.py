@@ -36,7 +36,11 @@ class RecordClock:
         self._clock = clock
         self._stamp: Stamp | None = None  # the newest that a commit has given
 
-    def took(self, brokers_ms: int, began_ms: int) -> None:
+    def boottime_ms(self) -> int:
+        """The boottime of this host."""
+        return self._clock.boottime_ms()
+
+    def note_stamp(self, brokers_ms: int, began_ms: int) -> None:
         """A transaction was committed, which had begun at that boottime."""
         self._stamp = Stamp(brokers_ms, began_ms, self._clock.boottime_ms())
 

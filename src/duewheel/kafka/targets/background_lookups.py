@@ -3,9 +3,10 @@
     the publisher's thread    owns the object: it adds names, starts requests, takes their answers
     the lookup's thread       sends one request; it reads the owner's caches, and changes nothing
 
-One request runs at a time; the next one starts at the first `add` after its answers were taken. A
-request that fails, or whose client was closed, is dropped: its names are added again when rows need
-them again. Meanwhile the rows of such a name get `for_now`.
+One request runs at a time; the next one starts at the first `add` after its answers were taken, and
+has the names that were added last: the others' rows come again, and they with them. So a backlog of
+names delays no other ones. A request that fails, or whose client was closed, is dropped: its names
+are added again likewise. Meanwhile the rows of such a name get `for_now`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from concurrent.futures import Future
 
 from duewheel.kafka.topics.description import TOPICS_PER_REQUEST
 from duewheel.threads import beside
-from duewheel.wheel.encoded import Target
+from duewheel.wheel.target_rules import Target
 
 _WAITING_MAX = 10_000  # names that no request has yet
 # Rows for it wait. It has every partition, so that no row's partition is called missing.
@@ -33,10 +34,11 @@ class BackgroundLookups:
         self._running: Future[Answers] | None = None
 
     def add(self, topics: Iterable[str], describe: Callable[[list[str]], Answers]) -> None:
-        """Adds names, and starts a request unless one runs; its thread calls `describe`."""
-        self._waiting.update(dict.fromkeys(topics))
-        while len(self._waiting) > _WAITING_MAX:
-            self._waiting.popitem()
+        """Adds names, the first of them before others; starts a request unless one runs. Its
+        thread calls `describe`.
+        """
+        newest_first = dict.fromkeys(itertools.chain(topics, self._waiting))
+        self._waiting = dict.fromkeys(itertools.islice(newest_first, _WAITING_MAX))
         if self._running is None and self._waiting:
             some = list(itertools.islice(self._waiting, TOPICS_PER_REQUEST))
             for topic in some:

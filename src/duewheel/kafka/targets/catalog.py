@@ -4,9 +4,11 @@ Two requests cover all topics at once: partitions and rights; then the largest b
 is required, how many replicas must be in sync, and whether a transaction survives the settings
 (transaction_settings.py). Entries expire, sooner for missing topics and those with partitions that
 take no writes: so a topic that is created later is noticed, and one that never exists costs little.
-Users choose the names, so the number of entries is bounded, and so is the number of names that a
-transaction waits for: the others are looked up in a thread (background_lookups.py), and until then
-a name that was known keeps its old entry for a while, and rows of any other one are parked.
+Users choose the names. So the number of entries is bounded, and names that take no record have a
+cache of their own: they displace no topic. A transaction waits for some names only, those of topics
+that were known first, and for others a tenth of the time at most. The rest is looked up in a thread
+(background_lookups.py); until then a name that was known keeps its old entry for a while, and rows
+of any other one are parked.
 
 Refused batches show limits that metadata does not. A refused batch of several records is encoded
 again at half the size, until the bad record is alone in its batch; its source is then noted, and it
@@ -17,56 +19,40 @@ would fail for ever.
 
 from __future__ import annotations
 
-import itertools
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from kafka import KafkaAdminClient
-from kafka.errors import (
-    InvalidProducerEpochError,
-    InvalidRecordError,
-    KafkaTimeoutError,
-    MessageSizeTooLargeError,
-    PolicyViolationError,
-    ProducerFencedError,
-    RecordListTooLargeError,
-    RequestTimedOutError,
-)
 
-from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.targets.background_lookups import BackgroundLookups, for_now
+from duewheel.kafka.targets.costly_targets import NAMES as COSTLY_SETTINGS
+from duewheel.kafka.targets.costly_targets import USUAL_S, CostlyLog, costly_by
+from duewheel.kafka.targets.rest import Rest
 from duewheel.kafka.targets.ttl_cache import TtlCache
-from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
+from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions, takes_writes
 from duewheel.kafka.topics.description import (
     TOPICS_PER_REQUEST,
-    Partition,
     Topic,
+    TopicSettings,
     describe,
-    read_settings,
+    describe_settings,
 )
 from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
 from duewheel.kafka.topics.transaction_settings import unsurvivable
+from duewheel.kafka.transaction_errors import REFUSED, TOO_LARGE
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
-from duewheel.wheel.encoded import Part, Reason, Target
+from duewheel.wheel.encoded import Part
+from duewheel.wheel.target_rules import Reason, Target, reason_text
 
-_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
-# Refusals of a batch's content. A refused timestamp is not one: a clock is wrong, not the record.
-_REFUSALS = (*_TOO_LARGE, InvalidRecordError, PolicyViolationError)
-# No answer, or another producer has taken the id: nothing is wrong with this partition unless the
-# progress record was acknowledged.
-NO_VERDICT = (
-    InvalidProducerEpochError,
-    KafkaTimeoutError,
-    ProducerFencedError,
-    RequestTimedOutError,
-)
 # How many names of users a transaction waits for: some ten milliseconds.
 LOOKUPS_MAX = 100
 # The settings that are read of each target.
@@ -76,6 +62,7 @@ _SETTINGS = (
     "cleanup.policy",
     "min.insync.replicas",
     *TIMESTAMP_SETTINGS,
+    *COSTLY_SETTINGS,
 )
 # Also for names that no topic can have, without a request: over a name of more than 32 KiB a broker
 # drops the connection instead of refusing it.
@@ -95,16 +82,20 @@ class TargetCatalog:
 
     def __init__(
         self,
-        settings: ClientSettings,
-        limits: PublisherLimits,
+        clients: KafkaClients,
+        limits: TransactionLimits,
         note: Callable[[Mapping[str, str]], None] = lambda _: None,
         compression: Compression | None = None,
     ) -> None:
-        self._settings = settings
+        self._clients = clients
         self._limits = limits
         self._compression = compression or Compression()
         self._failures = UnavailablePartitions(limits.verdict_s, note=note)
-        self._cache: TtlCache[str, Target] = TtlCache()
+        self._cache: TtlCache[str, Target] = TtlCache()  # topics that take records
+        self._refusing: TtlCache[str, Target] = TtlCache()
+        self._costly_log = CostlyLog()
+        self._rest_of_costly = Rest(USUAL_S)
+        self._rest_of_new = Rest()  # from waits for names that were not known
         self._background = BackgroundLookups()
         self._smaller: TtlCache[str, int] = TtlCache()  # bytes of a batch
         self._record_limit: TtlCache[str, int] = TtlCache()
@@ -121,31 +112,23 @@ class TargetCatalog:
 
         Args:
             needed: those that must be known now; None: all. Of the others it waits for LOOKUPS_MAX
-                at most.
+                at most, and of these for names that were not known only now and then.
 
         Raises:
             KafkaUnavailable: no answer, or a topic without a leader just now.
         """
         self._store(self._background.take())
-        targets = {
-            topic: self._cache.get(topic) if may_name_topic(topic) else _NONE_SUCH
-            for topic in topics
-        }
+        targets = {topic: self._cached(topic) for topic in topics}
         missing = [topic for topic, target in targets.items() if target is None]
-        now, later = missing, list[str]()
-        if needed is not None:
-            optional = [topic for topic in missing if topic not in needed]
-            later = optional[LOOKUPS_MAX:]
-            now = [*(topic for topic in missing if topic in needed), *optional[:LOOKUPS_MAX]]
-        unknown = iter(now)
-        while some := list(itertools.islice(unknown, TOPICS_PER_REQUEST)):
-            for cache in (self._smaller, self._record_limit):
-                cache.drop_expired()
-            answers = self._settings.call(
-                deadline, "look up topics", partial(self._describe, admin, some)
-            )
-            self._store(answers)
-            targets.update(answers)
+        needed = set(missing if needed is None else needed)
+        now, later = self._now_and_later(missing, needed)
+        began_s = time.monotonic()
+        has_new = any(not self._cache.get_stale(topic) for topic in now if topic not in needed)
+        for first in range(0, len(now), TOPICS_PER_REQUEST):
+            targets.update(self._fetch(admin, now[first : first + TOPICS_PER_REQUEST], deadline))
+        if has_new:
+            # A producer that invents names would otherwise hold up each transaction.
+            self._rest_of_new.note_duration(time.monotonic() - began_s)
         grace_s = self._limits.target_age_s  # one that existed long ago may be deleted
         targets.update({topic: for_now(self._cache.get(topic, grace_s)) for topic in later})
         self._background.add(later, partial(self._describe, admin))
@@ -153,79 +136,147 @@ class TargetCatalog:
         self._failures.on_metadata(found)
         return found
 
+    def _now_and_later(
+        self, missing: Iterable[str], needed: Collection[str]
+    ) -> tuple[list[str], list[str]]:
+        """Divides names into those that a transaction waits for, and the others."""
+        first, known, new = list[str](), list[str](), list[str]()
+        for topic in missing:
+            rank = first if topic in needed else known if self._cache.get_stale(topic) else new
+            rank.append(topic)
+        if self._rest_of_new.goes_on:
+            return [*first, *known[:LOOKUPS_MAX]], [*known[LOOKUPS_MAX:], *new]
+        optional = [*known, *new]
+        return [*first, *optional[:LOOKUPS_MAX]], optional[LOOKUPS_MAX:]
+
+    def _fetch(
+        self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
+    ) -> dict[str, Target]:
+        for cache in (self._smaller, self._record_limit):
+            cache.drop_expired()
+        describe_all = partial(self._describe, admin, topics)
+        answers = self._clients.call(deadline, "look up topics", describe_all)
+        self._store(answers)
+        return answers
+
+    def existing(
+        self, admin: KafkaAdminClient, topics: Iterable[str], deadline: Deadline
+    ) -> dict[str, Target]:
+        """As `resolve`.
+
+        Raises:
+            ConfigError: one of them takes no records.
+        """
+        targets = self.resolve(admin, topics, deadline)
+        for topic, target in targets.items():
+            if target.refusal is not Reason.NONE:
+                why = reason_text(target.refusal, topic, target)
+                raise ConfigError(
+                    f"Kafka at {self._clients.address}: {why}: `duewheel init` creates what is "
+                    "missing"
+                )
+        return targets
+
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """The targets of cached topics, expired or not; fetches nothing."""
         return self._present(
-            {t: self._cache.get_stale(t) if may_name_topic(t) else _NONE_SUCH for t in topics}
+            {
+                t: (self._cache.get_stale(t) or self._refusing.get_stale(t))
+                if may_name_topic(t)
+                else _NONE_SUCH
+                for t in topics
+            }
         )
 
+    def _cached(self, topic: str) -> Target | None:
+        if not may_name_topic(topic):
+            return _NONE_SUCH
+        return self._cache.get(topic) or self._refusing.get(topic)
+
     def _present(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
-        """The known targets, with the partitions that have failed and the size of batches now."""
+        """The known targets, with the partitions that have failed, and as they are now."""
         return {
-            t: self._failures.with_failures(t, self._sized(t, target))
+            t: self._failures.with_failures(t, self._as_now(t, target))
             for t, target in targets.items()
             if target
         }
 
-    def _sized(self, topic: str, target: Target) -> Target:
+    def _as_now(self, topic: str, target: Target) -> Target:
         codec, size = self._compression.of(topic), self.batch_bytes(topic, target)
-        if (target.batch_bytes, target.codec) == (size, codec):
+        rests = bool(target.costly_by) and self._rest_of_costly.goes_on
+        if (target.batch_bytes, target.codec, target.rests) == (size, codec, rests):
             return target
-        return replace(target, batch_bytes=size, codec=codec)
+        return replace(target, batch_bytes=size, codec=codec, rests=rests)
 
     def _store(self, targets: Mapping[str, Target]) -> None:
+        self._costly_log.log_new(targets)
         for topic, target in targets.items():
-            self._cache.put(topic, self._sized(topic, target), self._ttl_s(target))
+            into, other = self._cache, self._refusing
+            if target.refusal:
+                into, other = other, into
+            into.put(topic, target, self._ttl_s(target))
+            other.pop(topic)
 
     def _ttl_s(self, target: Target) -> float:
         if target.refusal:
             return self._limits.missing_target_age_s
-        return (
-            self._limits.unavailable_target_age_s
-            if target.unavailable
-            else self._limits.target_age_s
-        )
+        limits = self._limits
+        return limits.unavailable_target_age_s if target.unavailable else limits.target_age_s
 
     def forget(self) -> None:
-        """Drop all metadata; limits that refusals have shown are kept."""
+        """Drops all metadata; limits that refusals have shown are kept."""
         self._cache.clear()
+        self._refusing.clear()
         self._background.forget()
+        self._rest_of_new.end()  # all names are new now: rows of each would be parked
 
     def batch_bytes(self, topic: str, target: Target) -> int:
         """How large to make this topic's batches, in bytes."""
         return min(self._smaller.get(topic) or self._limits.batch_bytes, target.batch_bytes_max)
 
     def note_refusal(self, sent: Part, error: Exception, *, alone: bool = False) -> bool:
-        """Adapt to a refused batch; False if the error does not concern the batch.
+        """Adapts to a refused batch; False if the error does not concern the batch.
 
         Args:
             error: the broker's, or the client's after its last attempt.
             alone: whether only this partition failed; if the progress record failed by itself, too,
                 the whole cluster may be down.
         """
-        is_refusal, size = isinstance(error, _REFUSALS), HEADER_BYTES + sent.batch.plain_bytes
-        if sent.is_whole or not is_refusal:
-            if not (alone or is_refusal):
-                return False
+        is_refusal = isinstance(error, REFUSED)
+        if is_refusal and not sent.is_whole:
+            self._note_limit(sent, error)
+        elif is_refusal or alone:
             self.mark_unavailable((sent.topic, sent.partition), type(error).__name__)
-        elif sent.source is None:
-            self._smaller.put(sent.topic, size // 2, self._limits.target_age_s)
-        elif isinstance(error, _TOO_LARGE):
-            self._record_limit.put(sent.topic, size - 1, self._limits.target_age_s)
+        else:
+            return False
+        return True
+
+    def _note_limit(self, sent: Part, error: Exception) -> None:
+        """Has the batch encoded again in halves, or its single record become a dead letter."""
+        size, age_s = HEADER_BYTES + sent.batch.plain_bytes, self._limits.target_age_s
+        if sent.source is None:
+            self._smaller.put(sent.topic, size // 2, age_s)
+        elif isinstance(error, TOO_LARGE):
+            self._record_limit.put(sent.topic, size - 1, age_s)
             self._cache.pop(sent.topic)
         else:
             self.refused |= {sent.source}
-        return True
 
     def mark_unavailable(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition while others were acknowledged."""
-        self._failures.failed(partition, why)
+        self._failures.note_failure(partition, why)
+
+    def note_duration(self, topics: Iterable[str], seconds: float) -> None:
+        """A transaction with batches for these topics has lasted so long, and may have failed."""
+        known = map(self._cache.get_stale, topics)
+        if any(target is not None and target.costly_by for target in known):
+            self._rest_of_costly.note_duration(seconds)
 
     def settle(self, deliveries: Deliveries | None, partitions: Iterable[TopicPartition]) -> None:
         """These rows are published: drop the refusals of their sources, and the failures of their
         partitions.
         """
-        self._failures.succeeded(partitions)
+        self._failures.note_success(partitions)
         if self.refused and deliveries is not None:
             self.refused = self.refused.difference(deliveries.source.to_pylist())
 
@@ -233,9 +284,9 @@ class TargetCatalog:
         found = describe(admin, topics)
         targets = {topic: self._classified(found.get(topic)) for topic in topics}
         usable = [topic for topic, target in targets.items() if not target.refusal]
-        config = read_settings(admin, usable, _SETTINGS)
+        config = describe_settings(admin, usable, _SETTINGS)
         return targets | {
-            topic: self._limited(targets[topic], found[topic], config.get(topic, {}))
+            topic: self._limited(targets[topic], found[topic], config.get(topic, TopicSettings()))
             for topic in usable
         }
 
@@ -247,18 +298,20 @@ class TargetCatalog:
             return Target(0, 0, refusal=Reason.TARGET_NOT_AUTHORIZED)
         if not topic.exists or not topic.partitions:
             raise KafkaUnavailable(
-                f"Kafka at {self._settings.address}: topic {topic.name!r}: "
+                f"Kafka at {self._clients.address}: topic {topic.name!r}: "
                 f"error {topic.error_code}, no partitions"
             )
         return Target(len(topic.partitions), self._limits.batch_bytes_max, topic_id=topic.id)
 
-    def _limited(self, target: Target, topic: Topic, config: Mapping[str, str]) -> Target:
+    def _limited(self, target: Target, topic: Topic, settings: TopicSettings) -> Target:
         """The target with the limits of its configuration; without the right to read that, with
         the limits that refusals have shown.
         """
+        config = settings.values
         bounds = [int(config[name]) for name in _BATCH_BOUNDS if name in config]
         bounds.append(self._record_limit.get(topic.name) or self._limits.batch_bytes_max)
-        closed_by = "=".join(unsurvivable(config) or ())
+        found = unsurvivable(config)
+        closed_by = f"{found.name}={found.value}" if found else ""
         in_sync_min = int(config.get("min.insync.replicas", 1))
         return replace(
             target,
@@ -267,14 +320,8 @@ class TargetCatalog:
             unavailable=frozenset(
                 each.number
                 for each in topic.partitions
-                if closed_by or not _takes_writes(each, in_sync_min)
+                if closed_by or not takes_writes(each, in_sync_min)
             ),
             closed_by=closed_by,
+            costly_by=costly_by(settings),
         )
-
-
-def _takes_writes(partition: Partition, in_sync_min: int) -> bool:
-    """Whether it has a leader and enough replicas in sync. The minimum is capped at the number of
-    replicas; a broker that insists on more refuses the batch.
-    """
-    return partition.leader >= 0 and partition.in_sync >= min(in_sync_min, partition.replicas)

@@ -42,22 +42,22 @@ class TtlCache(Generic[K, T]):
         return list(self._entries)
 
     def put(self, key: K, value: T, age_s: float) -> None:
-        """Store it; it expires in `age_s`."""
+        """Stores it; it expires in `age_s`."""
         self._entries.pop(key, None)
         self._entries[key] = (value, self._now_s() + age_s)
         if len(self._entries) > self._entries_max:
             del self._entries[next(iter(self._entries))]
 
     def drop_expired(self) -> None:
-        """Remove expired values."""
+        """Removes expired values."""
         now = self._now_s()
         for key in [key for key, (_, until) in self._entries.items() if until <= now]:
             del self._entries[key]
 
     def pop(self, key: K) -> None:
-        """Remove the key, if present."""
+        """Removes the key, if present."""
         self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Removes everything."""
         self._entries.clear()

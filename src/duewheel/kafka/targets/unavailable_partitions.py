@@ -24,10 +24,11 @@ from dataclasses import replace
 
 import structlog
 
-from duewheel.kafka.limits import PublisherLimits
 from duewheel.kafka.targets.ttl_cache import TtlCache
+from duewheel.kafka.topics.description import Partition
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
-from duewheel.wheel.encoded import Target
+from duewheel.wheel.target_rules import Target
 
 _LOGGED_MAX = 10_000
 _LINES_MAX = 20  # of the log, for the changes of one answer: a team may close 1,000 targets at once
@@ -42,7 +43,7 @@ class UnavailablePartitions:
 
     def __init__(
         self,
-        verdict_s: tuple[float, float] = PublisherLimits().verdict_s,
+        verdict_s: tuple[float, float] = TransactionLimits().verdict_s,
         now_s: Callable[[], float] = time.monotonic,
         note: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> None:
@@ -63,11 +64,11 @@ class UnavailablePartitions:
 
     def with_failures(self, topic: str, target: Target) -> Target:
         """The target with failed partitions added to the unavailable ones of its metadata."""
-        failed = self._failed.get(topic, ())
+        failed = () if target.is_unknown else self._failed.get(topic, ())
         down = {number for number in failed if self._failures.get((topic, number)) is not None}
         return replace(target, unavailable=target.unavailable | down) if down else target
 
-    def failed(self, partition: TopicPartition, why: str) -> None:
+    def note_failure(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition."""
         times = (self._failures.get_stale(partition) or 0) + 1
         self._failures.put(partition, times, math.inf if self._verdict_of(times) else 0)
@@ -76,7 +77,7 @@ class UnavailablePartitions:
         self._change(partition[0], self._logged_down(partition[0]) | {partition[1]}, why)
         self._report()
 
-    def succeeded(self, partitions: Iterable[TopicPartition]) -> None:
+    def note_success(self, partitions: Iterable[TopicPartition]) -> None:
         """A transaction with rows for these partitions was committed; perhaps for none."""
         for partition in self._fresh:
             if times := self._failures.get_stale(partition):
@@ -96,17 +97,17 @@ class UnavailablePartitions:
         return min(first_s * 2.0 ** min(times - 1, 10), longest_s)
 
     def on_metadata(self, targets: Mapping[str, Target]) -> None:
-        """Log changes by metadata. A partition on trial stays unavailable until a commit."""
+        """Logs changes by metadata. A partition on trial stays unavailable until a commit."""
         for topic, target in targets.items():
             if target.is_unknown or not (target.unavailable or topic in self._logged):
                 continue
             on_trial = self._failed.get(topic, set())
             down = target.unavailable | (on_trial & self._logged_down(topic))
-            self._change(topic, down, target.closed_by or "no leader, or too few replicas in sync")
+            self._change(topic, down, target.why_unavailable)
         self._report()
 
     def _sort_failed(self) -> None:
-        """Index the failures by topic: every chunk reads them, and they seldom change."""
+        """Indexes the failures by topic: every chunk reads them, and they seldom change."""
         failed: dict[str, set[int]] = {}
         for topic, number in self._failures.all_keys():
             failed.setdefault(topic, set()).add(number)
@@ -145,6 +146,13 @@ class UnavailablePartitions:
         self._changes.clear()
         shown = itertools.islice(reversed(self._logged.items()), NOTED_MAX)
         self._note({topic: _text(of, why) for topic, (of, why) in shown})
+
+
+def takes_writes(partition: Partition, in_sync_min: int) -> bool:
+    """Whether it has a leader and enough replicas in sync. The minimum is capped at the number of
+    replicas; a broker that insists on more refuses the batch.
+    """
+    return partition.leader >= 0 and partition.in_sync >= min(in_sync_min, partition.replicas)
 
 
 def _text(partitions: frozenset[int], why: str) -> str:

@@ -1,5 +1,6 @@
 """Topics: `requirements` has the settings that each must have, `admin` creates and checks them.
 
 `discovery` decides which timer topics are read, `transaction_settings` which settings no
-transaction survives.
+transaction survives. `topic_reader` has the connection of `admin`, `description` the requests for
+topics and their settings.
 """

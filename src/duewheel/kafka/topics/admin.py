@@ -10,11 +10,11 @@ import structlog
 from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, KafkaUnavailable
-from duewheel.kafka.topics.reader import TopicReader
+from duewheel.errors import ConfigError, Unacknowledged
 from duewheel.kafka.topics.requirements import (
     TopicFinding,
     TopicPlan,
+    TopicState,
     compare,
     described,
     refusal,
@@ -24,6 +24,7 @@ from duewheel.kafka.topics.requirements import (
     timer_topic_plan,
     timer_topic_plans,
 )
+from duewheel.kafka.topics.topic_reader import TopicReader
 
 _POLL_S = 0.05
 
@@ -31,12 +32,14 @@ log = structlog.get_logger(__name__)
 
 
 class KafkaAdmin(TopicReader):
-    """A reader that creates and checks topics, too."""
+    """A reader that creates and checks topics, too. Calls that create, change or delete raise
+    Unacknowledged without an answer in time.
+    """
 
     def init_topics(
         self, settings: Settings, *, partitions: int | None = None, replication_factor: int = -1
     ) -> list[TopicFinding]:
-        """Create the topics that are missing; compare the others and those that match the pattern
+        """Creates the topics that are missing; compares the others and those that match the pattern
         of timer topics. New timer topics have `partitions`, or the broker's default.
 
         Raises:
@@ -56,8 +59,9 @@ class KafkaAdmin(TopicReader):
         ]
         findings += self.ensure(plans, replication_factor)
         for topic, wrong in self.timer_topic_findings(settings, matching).items():
-            for each in wrong or [TopicFinding(topic, "found")]:
-                findings.append(replace(each, state="unread") if each.state == "differs" else each)
+            for each in wrong or [TopicFinding(topic, TopicState.RIGHT)]:
+                is_wrong = each.state is TopicState.DIFFERS
+                findings.append(replace(each, state=TopicState.UNREAD) if is_wrong else each)
         return findings
 
     def matching_topics(self, settings: Settings) -> list[str]:
@@ -68,7 +72,7 @@ class KafkaAdmin(TopicReader):
         return sorted(matching - set(settings.timer.topics))
 
     def require_timer_topics(self, settings: Settings) -> None:
-        """Refuse to work on timer topics that could lose messages or misread their due times.
+        """Refuses to work on timer topics that could lose messages or misread their due times.
 
         Without the right DescribeConfigs the check only warns: many clusters do not grant it, and
         there the operators care for the topics.
@@ -85,15 +89,21 @@ class KafkaAdmin(TopicReader):
 
         Args:
             served: the shard has run before, so that timers are waiting: missing topics of dead
-                letters and replies then only delay dead letters and replies.
+                letters and replies then only delay dead letters and replies, and ingest reports
+                timer topics that are wrong (discovery.py).
         """
         findings = self.topic_findings(settings)
         if served:
             spared = {settings.dead_letter_topic, settings.timer.reply_topic}
             for finding in findings:
-                if finding.topic in spared and finding.state == "missing":
+                if finding.topic in spared and finding.state is TopicState.MISSING:
                     log.error("a topic is missing: `duewheel init` creates it", topic=finding.topic)
-            findings = [f for f in findings if f.topic not in spared or f.state != "missing"]
+            findings = [
+                each
+                for each in findings
+                if each.topic not in settings.timer.topics
+                and (each.topic not in spared or each.state is not TopicState.MISSING)
+            ]
         self._require(findings)
 
     def topic_findings(self, settings: Settings) -> list[TopicFinding]:
@@ -116,7 +126,7 @@ class KafkaAdmin(TopicReader):
         findings: dict[str, list[TopicFinding]] = {}
         for topic in topics:
             if topic not in configs:
-                findings[topic] = [TopicFinding(topic, "unreadable")]
+                findings[topic] = [TopicFinding(topic, TopicState.UNREADABLE)]
                 continue
             plans = [timer_topic_plan(settings, topic)]
             plans += room_plans(settings, configs[topic])
@@ -126,7 +136,9 @@ class KafkaAdmin(TopicReader):
                 if plan.name in configs
                 for finding in compare(plan, 0, configs[plan.name])
             ]
-            findings[topic] = [finding for finding in compared if finding.state == "differs"]
+            findings[topic] = [
+                finding for finding in compared if finding.state is TopicState.DIFFERS
+            ]
         return findings
 
     def _compare(
@@ -136,44 +148,49 @@ class KafkaAdmin(TopicReader):
         findings = []
         for plan in plans:
             if plan.name not in partitions:
-                findings.append(TopicFinding(plan.name, "missing"))
+                findings.append(TopicFinding(plan.name, TopicState.MISSING))
             elif plan.name not in configs:
-                findings.append(TopicFinding(plan.name, "unreadable"))
+                findings.append(TopicFinding(plan.name, TopicState.UNREADABLE))
             else:
                 findings += compare(plan, partitions[plan.name], configs[plan.name])
         return findings
 
     def _require(self, findings: Sequence[TopicFinding]) -> None:
-        missing = [finding.topic for finding in findings if finding.state == "missing"]
+        missing = [finding.topic for finding in findings if finding.state is TopicState.MISSING]
         if missing:
             raise ConfigError(
-                f"Kafka at {self.settings.address} has no topic {', '.join(missing)}: "
+                f"Kafka at {self.clients.address} has no topic {', '.join(missing)}: "
                 "`duewheel init` creates what is missing"
             )
-        unreadable = [finding.topic for finding in findings if finding.state == "unreadable"]
+        self._warn(findings)
+        differences = [finding for finding in findings if finding.state is TopicState.DIFFERS]
+        if differences:
+            raise ConfigError(refusal(self.clients.address, differences))
+
+    def _warn(self, findings: Sequence[TopicFinding]) -> None:
+        unreadable = [
+            finding.topic for finding in findings if finding.state is TopicState.UNREADABLE
+        ]
         if unreadable:
             log.warning(
                 "topic settings cannot be checked: the right DescribeConfigs is missing",
                 topics=unreadable,
             )
         for finding in findings:
-            if finding.state == "withheld":
+            if finding.state is TopicState.WITHHELD:
                 log.warning(
                     "a topic setting cannot be checked: the broker hides it",
                     topic=finding.topic,
                     setting=finding.setting,
                     wanted=finding.wanted,
                 )
-            if finding.state == "costly":
+            if finding.state is TopicState.COSTLY:
                 log.warning(
                     "a topic setting costs time",
                     topic=finding.topic,
                     reason=described(finding),
-                    remedy=remedy_command(self.settings.address, finding.topic, finding.remedy),
+                    remedy=remedy_command(self.clients.address, finding.topic, finding.remedy),
                 )
-        differences = [finding for finding in findings if finding.state == "differs"]
-        if differences:
-            raise ConfigError(refusal(self.settings.address, differences))
 
     def missing_targets(self, settings: Settings) -> list[str]:
         """The targets that the configuration names in full and that do not exist."""
@@ -182,15 +199,16 @@ class KafkaAdmin(TopicReader):
         return [target for target in targets if target not in existing]
 
     def create_topic(self, name: str, partitions: int | None) -> None:
-        """Create a topic with the broker's defaults, for partitions too if that is None."""
+        """Creates a topic with the broker's defaults, for partitions too if that is None."""
         self.create([TopicPlan(name, partitions=partitions)])
 
     def have_partitions(self, topic: str, count: int) -> None:
-        """Raise a topic's partitions to `count`, and wait until all of them have a leader. A topic
-        with more is left as it is.
+        """Raises a topic's partitions to `count`, and waits until all of them have a leader. A
+        topic with more is left as it is.
 
         Raises:
             ConfigError: there is no such topic, or it may not be altered.
+            Unacknowledged: it has not got so many in time, and may get them later.
         """
         deadline = self.deadline()
         requested = False
@@ -206,21 +224,22 @@ class KafkaAdmin(TopicReader):
                 self.call(
                     f"add partitions to {topic}",
                     lambda c: c.create_partitions({topic: count}, raise_errors=False),
+                    writes=True,
                 )
                 requested = True
             if not deadline.remaining_s():
-                raise KafkaUnavailable(
-                    f"Kafka at {self.settings.address}: topic {topic!r} needs {count} partitions "
+                raise Unacknowledged(
+                    f"Kafka at {self.clients.address}: topic {topic!r} needs {count} partitions "
                     f"with leaders, and has {len(partitions)} after {self._deadline_s:g} s: "
                     "adding some needs the right Alter on it"
                 )
             time.sleep(_POLL_S)
 
     def delete_topics(self, topics: Sequence[str]) -> None:
-        """Delete topics; those that do not exist are left out."""
+        """Deletes topics; those that do not exist are left out."""
         existing = list(self.describe_partitions(topics))
         if existing:
-            self.call("delete topics", lambda c: c.delete_topics(existing))
+            self.call("delete topics", lambda c: c.delete_topics(existing), writes=True)
 
     def ensure(
         self, plans: Sequence[TopicPlan], replication_factor: int = -1
@@ -234,7 +253,7 @@ class KafkaAdmin(TopicReader):
         partitions = self.describe_partitions(names)
         missing = [plan for plan in plans if plan.name not in partitions]
         plain = self.create(missing, replication_factor) if missing else set()
-        findings = [TopicFinding(plan.name, "created") for plan in missing]
+        findings = [TopicFinding(plan.name, TopicState.CREATED) for plan in missing]
         existing = [plan for plan in plans if plan.name in partitions or plan.name in plain]
         configs = self._configs([plan.name for plan in existing])
         partitions |= self.describe_partitions(sorted(plain))
@@ -246,8 +265,8 @@ class KafkaAdmin(TopicReader):
         return findings
 
     def create(self, plans: Sequence[TopicPlan], replication_factor: int = -1) -> set[str]:
-        """Create topics; those that Kafka refuses, once more without advisory settings. Returns the
-        names of the latter. One that exists is left as it is.
+        """Creates topics; those that Kafka refuses, once more without advisory settings. Returns
+        the names of the latter. One that exists is left as it is.
 
         Raises:
             ConfigError: Kafka refuses to create one; the message says why.
@@ -263,12 +282,12 @@ class KafkaAdmin(TopicReader):
             refused |= self._try_to_create([*plain.values()], replication_factor)
         for name, why in refused.items():
             raise ConfigError(
-                f"Kafka at {self.settings.address} does not create topic {name!r}: "
+                f"Kafka at {self.clients.address} does not create topic {name!r}: "
                 f"{type(why).__name__}: {why.args[0]}"
             )
         timeout_ms = int(self._deadline_s * 1000)
         wanted = [plan.name for plan in plans]
-        self.call("wait for topics", lambda c: c.wait_for_topics(wanted, timeout_ms))
+        self.call("wait for topics", lambda c: c.wait_for_topics(wanted, timeout_ms), writes=True)
         return set(plain)
 
     def _try_to_create(
@@ -283,7 +302,9 @@ class KafkaAdmin(TopicReader):
             }
             for plan in plans
         }
-        answer = self.call("create topics", lambda c: c.create_topics(wanted, raise_errors=False))
+        answer = self.call(
+            "create topics", lambda c: c.create_topics(wanted, raise_errors=False), writes=True
+        )
         return {
             row["name"]: for_code(row["error_code"])(row.get("error_message") or "no reason given")
             for row in answer["topics"]
@@ -296,7 +317,7 @@ class KafkaAdmin(TopicReader):
         for topic in topics:
             if topic not in configs:
                 raise ConfigError(
-                    f"Kafka at {self.settings.address} does not show the settings of topic "
+                    f"Kafka at {self.clients.address} does not show the settings of topic "
                     f"{topic!r}: the right DescribeConfigs is needed"
                 )
         return configs

@@ -20,6 +20,7 @@ from kafka.errors import (
 
 TOPICS_PER_REQUEST = 1_000  # for unlimited numbers of names: it bounds the size of an answer
 _NOT_AUTHORIZED: int = TopicAuthorizationFailedError.errno
+_OWN = "DYNAMIC_TOPIC_CONFIG"
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 
 
@@ -66,6 +67,14 @@ class Topic:
         return self.error_code == _NOT_AUTHORIZED
 
 
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Settings by name, and which of them are the topic's own: the others are the broker's."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    own: frozenset[str] = frozenset()
+
+
 def describe(admin: KafkaAdminClient, names: Iterable[str]) -> dict[str, Topic]:
     """Describes topics by name, without their settings."""
     wanted = list(names)
@@ -75,8 +84,16 @@ def describe(admin: KafkaAdminClient, names: Iterable[str]) -> dict[str, Topic]:
 def read_settings(
     admin: KafkaAdminClient, names: Iterable[str], wanted: Sequence[str] = (), kind: str = "TOPIC"
 ) -> dict[str, dict[str, str]]:
-    """Reads settings by topic, or by broker's id (`kind` "BROKER"); without the right to, and of
-    topics that do not exist, they are left out.
+    """As `describe_settings`, the values only; of brokers by id with `kind` "BROKER"."""
+    found = describe_settings(admin, names, wanted, kind)
+    return {name: dict(settings.values) for name, settings in found.items()}
+
+
+def describe_settings(
+    admin: KafkaAdminClient, names: Iterable[str], wanted: Sequence[str] = (), kind: str = "TOPIC"
+) -> dict[str, TopicSettings]:
+    """Reads settings by topic; without the right to, and of topics that do not exist, they are left
+    out.
 
     Only a broker itself knows its settings: for one that is away, the call waits for its deadline.
 
@@ -86,7 +103,10 @@ def read_settings(
     resources = [ConfigResource(kind, name, list(wanted) or None) for name in names]
     answer = admin.describe_configs(resources, config_filter="all") if resources else {}
     return {
-        name: {key: row["value"] for key, row in rows.items() if row["value"] is not None}
+        name: TopicSettings(
+            {key: row["value"] for key, row in rows.items() if row["value"] is not None},
+            frozenset(key for key, row in rows.items() if row.get("config_source") == _OWN),
+        )
         for name, rows in answer.get(kind.lower(), {}).items()
         if rows
     }

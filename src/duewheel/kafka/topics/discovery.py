@@ -1,13 +1,15 @@
 """Decides which timer topics are read: the listed ones, and those that match the pattern.
 
-A listed topic that is missing, or has wrong settings, keeps both processes from starting. A topic
-that only matches the pattern never does:
+The owner of one topic must not stop the others, so no topic keeps a shard from starting that has
+run before. Only a shard's first start refuses a listed topic that is missing or has wrong settings:
+it may be a name misspelled (KafkaAdmin.require_topics).
 
     right settings                 read, from its beginning if it is new
-    beyond the shard's room        left out; a listed one is refused
-                                   (checkpoints/partition_limit.py)
-    wrong settings                 left out until corrected; but read if timers were taken from it
-                                   before, as its pending messages would be lost otherwise
+    beyond the shard's room        left out (checkpoints/partition_limit.py), also one that has
+                                   grown: timers taken from it are delivered
+    missing                        left out until it exists
+    wrong settings                 left out until corrected; but read if it is listed, or if timers
+                                   were taken from it before, as its messages would be lost
     deleted                        left out; timers taken from it are delivered. If the files were
                                    lost and its messages must be read again, ingest waits until an
                                    operator accepts that loss
@@ -15,28 +17,47 @@ that only matches the pattern never does:
                                    are those of the former topic
     duewheel's own, internal ones  never match
 
-The log and `status` show every topic that is left out or faulty, with its reason. Of the topics
-that match, a standby reads those that its owner has taken messages from.
+The log and `status` show every topic that is left out or faulty, with its reason. A standby reads
+the topics that its owner has taken messages from, and the listed ones.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
+from duewheel.checkpoints.local_state import Local
 from duewheel.checkpoints.partition_limit import ROOM_BYTES, beyond_room
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.recovery_decision import Local
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, CorruptFile
 from duewheel.kafka.shard_settings import own, own_counts
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.kafka.topics.requirements import TopicFinding, described, remedy_command
+from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described, remedy_command
 from duewheel.schemas.batches import is_retired
+
+_MISSING = "it does not exist: `duewheel init` creates it"
+_DELETED = (
+    "it was deleted: timers taken from it are delivered, other messages are lost. `duewheel "
+    "reconfigure --accept-loss` for each of its partitions lets the shard forget it"
+)
+_RECREATED = (
+    "it was deleted and recreated: the offsets taken are those of the former topic. `duewheel "
+    "reconfigure --accept-loss` for each of its partitions lets the shard read it"
+)
+_UNREADABLE = "its settings cannot be checked: the right DescribeConfigs is missing"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDecision:
+    """Whether a topic is read; `why`: the reason why it is not, or its fault if it is."""
+
+    is_read: bool
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +77,12 @@ class TakenTopics:
 
     @classmethod
     def of_progress(cls, progress: Progress) -> TakenTopics:
-        """From the progress alone."""
+        """Takes them from the progress alone."""
         return cls(Counter(topic for topic, _ in progress.partitions), progress.topic_ids)
 
     @classmethod
     def of(cls, state: State) -> TakenTopics:
-        """From the data directory: its marks, and its copy of the progress."""
+        """Takes them from the data directory: its marks, and its copy of the progress."""
         mirror = state.mirror()
         progress = None if mirror is None else mirror.progress
         try:
@@ -79,34 +100,34 @@ def discover(
     taken: TakenTopics | None = None,
     room_bytes: int = ROOM_BYTES,
 ) -> TopicSet:
-    """Discovers the present timer topics in Kafka; see the module's head.
-
-    Raises:
-        ConfigError: a listed topic does not fit into that room.
-    """
+    """Discovers the present timer topics in Kafka; see the module's head."""
     taken = taken or TakenTopics()
-    listed = settings.timer.topics
-    if settings.timer.topics_pattern is None:
-        _require_room(listed, _beyond_room(settings, admin, {}, [], room_bytes))
-        return TopicSet(tuple(sorted(listed)))
-    names = settings.timer_topics
-    ids = admin.topic_ids(admin.matching_topics(settings))
-    existing = set(ids)
-    before = {n for n in taken.topics if n not in listed and names.matches(n)}
-    left_out = dict.fromkeys(before - existing, _DELETED)
-    if taken.only:
-        existing &= before
-    recreated = {n for n in existing & taken.ids.keys() if ids[n] != taken.ids[n]}
-    left_out |= dict.fromkeys(recreated, _RECREATED)
-    faulty = _faulty(settings, admin, sorted(existing - recreated))
-    for topic in [n for n, why in faulty.items() if n not in before and why != _UNREADABLE]:
-        left_out[topic] = faulty.pop(topic)
-    right = sorted(existing - left_out.keys())
-    beyond = _beyond_room(settings, admin, taken.partitions, right, room_bytes)
-    _require_room(listed, beyond)
-    left_out |= {topic: why for topic, why in beyond.items() if topic not in taken.partitions}
-    read = sorted({*listed, *existing} - left_out.keys())
-    return TopicSet(tuple(read), dict(sorted(left_out.items())), faulty)
+    ids = admin.topic_ids([*sorted(settings.timer.topics), *admin.matching_topics(settings)])
+    before = {name for name in taken.topics if name in settings.timer_topics}
+    wanted = before.union(settings.timer.topics)
+    topics = sorted(wanted if taken.only else wanted | ids.keys())
+    findings = admin.timer_topic_findings(settings, [name for name in topics if name in ids])
+
+    def decide(topic: str) -> TopicDecision:
+        if topic not in ids:
+            return TopicDecision(is_read=False, why=_DELETED if topic in before else _MISSING)
+        if taken.ids.get(topic, ids[topic]) != ids[topic]:
+            return TopicDecision(is_read=False, why=_RECREATED)
+        if any(each.state is TopicState.UNREADABLE for each in findings[topic]):
+            # Of a listed one an operator has chosen this, and the first start has warned.
+            return TopicDecision(
+                is_read=True, why="" if topic in settings.timer.topics else _UNREADABLE
+            )
+        wrong = "; ".join(_sentence(settings, each) for each in findings[topic])
+        return TopicDecision(is_read=not wrong or topic in wanted, why=wrong)
+
+    decisions = {topic: decide(topic) for topic in topics}
+    left_out = {topic: each.why for topic, each in decisions.items() if not each.is_read}
+    faulty = {topic: each.why for topic, each in decisions.items() if each.is_read and each.why}
+    right = [topic for topic in topics if topic not in left_out]
+    left_out |= _beyond_room(settings, admin, taken.partitions, right, room_bytes)
+    read = tuple(topic for topic in right if topic not in left_out)
+    return TopicSet(read, dict(sorted(left_out.items())), faulty)
 
 
 def _beyond_room(
@@ -116,48 +137,14 @@ def _beyond_room(
     existing: Sequence[str],
     room_bytes: int,
 ) -> dict[str, str]:
-    """Why topics do not fit: the listed ones come first, then those taken before, then the
-    existing ones. Deleted ones keep their place until the loss is accepted: else a client that
-    makes topics and deletes them could fill the records without bound.
+    """Why topics do not fit. Deleted ones keep their place until the loss is accepted: else a
+    client that makes topics and deletes them could fill the records without bound.
     """
-    listed = sorted(settings.timer.topics)
-    mine = own_counts(settings, admin.describe_partitions([*listed, *existing]))
-    counts = {**taken, **mine}
-    return beyond_room(counts, dict.fromkeys([*listed, *sorted(taken), *existing]), room_bytes)
-
-
-def _require_room(listed: Iterable[str], beyond: Mapping[str, str]) -> None:
-    for topic in sorted(listed):
-        if topic in beyond:
-            raise ConfigError(f"timer topic {topic}: {beyond[topic]}")
-
-
-_DELETED = (
-    "it was deleted: timers taken from it are delivered, other messages are lost. `duewheel "
-    "reconfigure --accept-loss` for each of its partitions lets the shard forget it"
-)
-_RECREATED = (
-    "it was deleted and recreated: the offsets taken are those of the former topic. `duewheel "
-    "reconfigure --accept-loss` for each of its partitions lets the shard read it"
-)
-
-
-_UNREADABLE = "its settings cannot be checked: the right DescribeConfigs is missing"
-
-
-def _faulty(settings: Settings, admin: KafkaAdmin, topics: Sequence[str]) -> dict[str, str]:
-    """Returns the problems that a start would refuse or warn of, by topic."""
-    found = admin.timer_topic_findings(settings, topics)
-    return {
-        topic: "; ".join(_sentence(settings, finding) for finding in findings)
-        for topic, findings in found.items()
-        if findings
-    }
+    counts = own_counts(settings, admin.describe_partitions(existing))
+    return beyond_room(counts, taken, room_bytes, settings.timer.topics)
 
 
 def _sentence(settings: Settings, finding: TopicFinding) -> str:
-    if finding.state == "unreadable":
-        return _UNREADABLE
     remedy = remedy_command(settings.kafka.servers, finding.topic, finding.remedy)
     return f"{described(finding)}: {remedy}"
 
@@ -170,10 +157,9 @@ def require_some(settings: Settings, topic_set: TopicSet) -> Sequence[str]:
     """
     if not topic_set.topics:
         wrong = "".join(f"\n  {topic}: {why}" for topic, why in topic_set.left_out.items())
-        raise ConfigError(
-            f"no readable topic matches timer.topics_pattern = {settings.timer.topics_pattern!r}: "
-            f"create one first{wrong}"
-        )
+        pattern = settings.timer.topics_pattern
+        named = "" if pattern is None else f", and none matches timer.topics_pattern = {pattern!r}"
+        raise ConfigError(f"no timer topic can be read{named}: create one first{wrong}")
     return topic_set.topics
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Literal
 
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX
@@ -122,22 +123,29 @@ class TopicPlan:
         return replace(self, requirements=tuple(r for r in self.requirements if not r.advisory))
 
 
+class TopicState(Enum):
+    """The state of a topic, or of one of its settings; the values are in the output of `init`."""
+
+    CREATED = "created"  # by `init`
+    RIGHT = "found"
+    MISSING = "missing"
+    DIFFERS = "differs"  # the setting; a start refuses the topic if it is listed
+    UNREAD = "unread"  # differs, so that a topic that only matches the pattern is not read if new
+    COSTLY = "costly"  # an advisory setting differs
+    WITHHELD = "withheld"  # the broker hides the setting
+    UNREADABLE = "unreadable"  # no right to read the topic's settings
+
+
 @dataclass(frozen=True, slots=True)
 class TopicFinding:
     """One line about a topic, or about one of its settings.
 
     Attributes:
-        state: created by `init`; found as it must be; a setting differs; a setting differs, so
-            that a topic which only matches the pattern is not read; an advisory setting differs
-            (costly); the broker withholds a setting; the topic is missing; no right to read its
-            settings.
         remedy: name=value for kafka-configs.sh; empty if no setting helps.
     """
 
     topic: str
-    state: Literal[
-        "created", "found", "differs", "unread", "costly", "withheld", "missing", "unreadable"
-    ]
+    state: TopicState
     setting: str = ""
     wanted: str = ""
     actual: str = ""
@@ -249,15 +257,16 @@ def _stamped(reason: str) -> Requirement:
 
 
 def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list[TopicFinding]:
-    """How an existing topic differs from its plan; one line "found" if it does not."""
+    """How an existing topic differs from its plan; one line RIGHT if it does not."""
     differences = []
     for r in plan.requirements:
         actual = config.get(r.setting)
         if actual is None:
-            hidden = TopicFinding(plan.name, "withheld", r.setting, r.wanted, reason=r.reason)
+            state = TopicState.WITHHELD
+            hidden = TopicFinding(plan.name, state, r.setting, r.wanted, reason=r.reason)
             differences.append(hidden)
         elif not r.holds(actual) and not _bounded_create_time(plan, r, config):
-            state: Literal["costly", "differs"] = "costly" if r.advisory else "differs"
+            state = TopicState.COSTLY if r.advisory else TopicState.DIFFERS
             remedy = f"{r.setting}={r.value}"
             differences.append(
                 TopicFinding(plan.name, state, r.setting, r.wanted, actual, r.reason, remedy)
@@ -265,9 +274,11 @@ def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list
     if plan.lacks_partitions(partitions):
         wanted, reason = f">= {plan.partitions}", "one for each shard: `duewheel init` adds them"
         differences.append(
-            TopicFinding(plan.name, "differs", "partitions", wanted, str(partitions), reason)
+            TopicFinding(
+                plan.name, TopicState.DIFFERS, "partitions", wanted, str(partitions), reason
+            )
         )
-    return differences or [TopicFinding(plan.name, "found")]
+    return differences or [TopicFinding(plan.name, TopicState.RIGHT)]
 
 
 def _bounded_create_time(

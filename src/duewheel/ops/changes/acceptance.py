@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duewheel.clock import SystemClock
+from duewheel import factory
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.factory import contract
-from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.schemas.request.preview import rejection_of
 from duewheel.schemas.wire.single_record import Header
 
@@ -21,13 +20,13 @@ def require_accepted(
     key: bytes | None,
     value: bytes | None,
     headers: Sequence[Header],
+    now_ms: int,
 ) -> None:
     """Refuses a timer that ingest would dead-letter.
 
     Raises:
         ConfigError: with the reason and code of the dead letter.
     """
-    now_ms = SystemClock().now_ms()
     rejection = rejection_of(contract(settings), timer_topic, key, value, headers, now_ms)
     if rejection is None:
         return
@@ -47,7 +46,7 @@ def require_contract(settings: Settings) -> None:
 def is_missing(settings: Settings, target: str) -> bool:
     """Whether there is no such topic; False if this user may not know."""
     try:
-        with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        with factory.kafka_admin(settings) as admin:
             return target not in admin.describe_partitions([target])
     except DuewheelError:
         return False

@@ -1,33 +1,35 @@
-"""Writes timers, cancels and reschedules with a DelayProducer: for the commands of these names, and
-for `duewheel serve`.
-"""
+"""Writes timers, cancels and reschedules: for the commands of these names, and `duewheel serve`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import structlog
 
 from duewheel.api.changes import Answered, RescheduledTimer, Scheduled
 from duewheel.api.due_time import NonNullHeader
 from duewheel.api.model import Result
 from duewheel.api.requests import DueTimeFields, NamedTimers, NewTimer, Replacement, octets
-from duewheel.client import SAME, DelayProducer, Timer
+from duewheel.client import SAME, Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.client.futures import AcknowledgedRecord
-from duewheel.client.handle import RecallHandle
 from duewheel.client.request_headers import require_message, timer_headers
-from duewheel.clock import SystemClock
-from duewheel.config.nearest_name import nearest
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.errors import ConfigError
+from duewheel.errors import DuewheelError
 from duewheel.ops.changes.acceptance import require_accepted
-from duewheel.ops.changes.producers import ACKNOWLEDGED_S, KeptProducers, answered, producer_of
+from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
+from duewheel.ops.named_timer_topic import decoded_handle, timer_topic_of
+
+log = structlog.get_logger(__name__)
 
 R = TypeVar("R", bound=Result)
 
+TimerCall = Callable[[DelayProducer], Future[Timer]]  # writes one timer
 
-def send(settings: Settings, timer: NewTimer, producers: KeptProducers | None = None) -> Scheduled:
+
+def send(writer: TimerWriter, timer: NewTimer) -> Scheduled:
     """Writes the timer and waits for Kafka's acknowledgement.
 
     Raises:
@@ -35,59 +37,49 @@ def send(settings: Settings, timer: NewTimer, producers: KeptProducers | None = 
         KafkaUnavailable: no broker answers; nothing was written.
         Unacknowledged: the timer may or may not have been written.
     """
-    to, write = prepared(settings, timer)
-    with producer_of(settings, to, None, producers) as producer:
+    to, write = prepared(writer, timer)
+    with writer.producer(to) as producer:
         return result_of(Scheduled, write(producer).result(ACKNOWLEDGED_S))
 
 
-def prepared(
-    settings: Settings, timer: NewTimer
-) -> tuple[str, Callable[[DelayProducer], Future[Timer]]]:
+def prepared(writer: TimerWriter, timer: NewTimer) -> tuple[str, TimerCall]:
     """Checks a new timer as `send`, and returns its timer topic and the call that writes it."""
-    to, record = record_headers(settings, timer)
-    key, value, headers = timer.key_octets, timer.value_octets, timer.header_octets
-    require_accepted(settings, to, key, value, record)
+    settings, now_ms = writer.settings, writer.clock.now_ms()
+    to, record = record_headers(settings, timer, now_ms)
+    key, value = timer.key_octets, timer.value_octets
+    require_accepted(settings, to, key, value, record, now_ms)
     return to, lambda producer: producer.schedule(
-        timer.topic,
-        value,
-        key=key,
-        headers=headers,
-        window=timer.window,
-        tag=timer.tag,
-        id=timer.id,
-        partition=timer.partition,
-        **timer.due.arguments,
+        timer.topic, value, key=key, **_choices(timer), **timer.due.arguments
     )
 
 
-def record_headers(settings: Settings, timer: NewTimer) -> tuple[str, list[NonNullHeader]]:
+def record_headers(
+    settings: Settings, timer: NewTimer, now_ms: int
+) -> tuple[str, list[NonNullHeader]]:
     """Returns a new timer's topic, and the headers of its record. Raises as `send`."""
     to = timer_topic_of(settings, timer.timer_topic)
-    require_due(settings, timer)
+    require_due(settings, timer, now_ms)
     require_message(timer.key_octets, timer.value_octets)
-    return to, timer_headers(
-        timer.topic,
-        timer.due,
-        to,
-        headers=timer.header_octets,
-        window=timer.window,
-        tag=timer.tag,
-        id=timer.id,
-        partition=timer.partition,
-    )
+    return to, timer_headers(timer.topic, timer.due, to, **_choices(timer))
+
+
+def _choices(timer: NewTimer) -> dict[str, Any]:
+    """Returns the arguments that `schedule` of a producer and `timer_headers` have in common."""
+    names = ("window", "tag", "id", "partition", "if_pending")
+    same = {name: getattr(timer, name) for name in names}
+    return {"headers": timer.header_octets, "expires_at": timer.last_instant, **same}
 
 
 def cancel(
-    settings: Settings,
+    writer: TimerWriter,
     timer: NamedTimers,
-    wait_s: float | None,
+    wait_s: float,
     waits_on: Callable[[], bool] = lambda: False,
-    producers: KeptProducers | None = None,
 ) -> Answered:
     """Writes the cancel, and waits for the reply if a reply topic is configured.
 
     Args:
-        wait_s: the longest wait for the reply; None: do not wait.
+        wait_s: the longest wait for the reply; 0: do not wait.
         waits_on: called at the end of a wait: whether to wait for as long once more.
 
     Raises:
@@ -95,19 +87,18 @@ def cancel(
         KafkaUnavailable: no broker answers, or the reply topic cannot be read; nothing was written.
         Unacknowledged: the cancel may or may not have been written.
     """
-    with producer_of(settings, topic_of(settings, timer), wait_s, producers) as producer:
+    with writer.producer(topic_of(writer.settings, timer)) as producer:
         request = producer.cancel(
-            timer.name, key=timer.key_octets, partition=timer.partition, reply=wait_s is not None
+            timer.name, key=timer.key_octets, partition=timer.partition, reply=wait_s > 0
         )
-        written, answer = answered(request, wait_s, waits_on)
-        return result_of(Answered, written, answer=answer)
+        return answered(Answered, request, wait_s, waits_on)
 
 
 def reschedule(
-    settings: Settings,
+    writer: TimerWriter,
     timer: NamedTimers,
     new: Replacement,
-    wait_s: float | None,
+    wait_s: float,
     waits_on: Callable[[], bool] = lambda: False,
 ) -> RescheduledTimer:
     """Writes the new timer, and waits for the reply as `cancel` does.
@@ -116,24 +107,55 @@ def reschedule(
         ConfigError: as `cancel`, or the message cannot be read back.
         KafkaUnavailable, Unacknowledged: as `cancel`.
     """
-    require_due(settings, new)
+    settings, now_ms = writer.settings, writer.clock.now_ms()
+    require_due(settings, new, now_ms)
     to, headers = topic_of(settings, timer), new.header_octets
     value, key = octets("value", new.value, None), timer.key_octets
     if new.topic is not None:
         record = timer_headers(new.topic, new.due, to, headers=headers)
-        require_accepted(settings, to, key, value, record)
-    with producer_of(settings, to, wait_s) as producer:
+        require_accepted(settings, to, key, value, record, now_ms)
+    with writer.producer(to) as producer:
         request = producer.reschedule(
             timer.name,
             topic=new.topic,
             value=SAME if value is None else value,
             key=key,
             headers=headers,
-            reply=wait_s is not None,
+            reply=wait_s > 0,
             **new.due.arguments,
         )
-        written, answer = answered(request, wait_s, waits_on)
-        return result_of(RescheduledTimer, written, answer=answer)
+        return answered(RescheduledTimer, request, wait_s, waits_on)
+
+
+def answered(
+    kind: type[R],
+    request: Future[Cancel] | Future[Rescheduled],
+    wait_s: float,
+    waits_on: Callable[[], bool] = lambda: False,
+) -> R:
+    """Waits for the acknowledgement, then for the reply; makes the result of both.
+
+    The `answer` is None if there is none in time, or it cannot be read. The request is written
+    then, and is no failure: another one would act twice.
+    """
+    written = request.result(ACKNOWLEDGED_S)
+    answer = _answer(written, wait_s, waits_on) if wait_s else None
+    return result_of(kind, written, answer=answer)
+
+
+def _answer(
+    written: Cancel | Rescheduled, wait_s: float, waits_on: Callable[[], bool]
+) -> Answer | None:
+    while written.reply is not None:
+        try:
+            return written.answer(wait_s)
+        except TimeoutError:
+            if not waits_on():
+                break
+        except DuewheelError as error:
+            log.warning("a reply cannot be read", reason=str(error))
+            break
+    return None
 
 
 def topic_of(settings: Settings, timer: NamedTimers) -> str:
@@ -144,29 +166,12 @@ def topic_of(settings: Settings, timer: NamedTimers) -> str:
     """
     if timer.handle is None or timer.timer_topic is not None:
         return timer_topic_of(settings, timer.timer_topic)
-    topic = RecallHandle.decode(timer.handle).timer_topic
-    if topic not in settings.timer_topics:
-        raise ConfigError(f'the recall handle names "{topic}", which is no timer topic')
-    return topic
+    return decoded_handle(settings, timer.handle).timer_topic
 
 
-def timer_topic_of(settings: Settings, given: str | None) -> str:
-    """Returns the timer topic that a caller names; by default the first.
-
-    Raises:
-        ConfigError: there is none, or no such one.
-    """
-    if given is None and not settings.timer.topics:
-        raise ConfigError("timer.topics names none: name the timer topic")
-    if given is not None and given not in settings.timer_topics:
-        hint = nearest(given, settings.timer.topics)
-        raise ConfigError(f'"{given}" is no timer topic of these settings{hint}')
-    return given or settings.timer.topics[0]
-
-
-def require_due(settings: Settings, fields: DueTimeFields) -> None:
+def require_due(settings: Settings, fields: DueTimeFields, now_ms: int) -> None:
     """Refuses a due time that ingest would refuse, before a broker is contacted."""
-    timer, now_ms = settings.timer, SystemClock().now_ms()
+    timer = settings.timer
     fields.due.require_within(timer.levels_ms, as_millis(timer.max_delay), now_ms)
 
 

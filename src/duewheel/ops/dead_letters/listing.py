@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 
+from duewheel import factory
 from duewheel.api.dead_letters import (
     DeadLetterFilter,
     DeadLetterList,
@@ -14,21 +15,21 @@ from duewheel.api.dead_letters import (
     DeadLetterSummary,
     DeadLetterWithMessage,
 )
-from duewheel.api.messages import start_of
+from duewheel.api.messages import key_in_list
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.config.bounds import BEGINNING, Bound
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
-from duewheel.kafka.connect.clients import ClientSettings
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.connection import INIT_MAKES_IT, Waits
+from duewheel.kafka.log.ends import INIT_MAKES_IT
 from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.state_topic import place_of
-from duewheel.ops.pages import page_of_parts, place_before, ranges_after
+from duewheel.ops.connection import ANSWER_S
+from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
 from duewheel.schemas.dead_letters import DeadLetter
 
-_DEADLINE_S = 30.0
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
 
 
@@ -42,7 +43,7 @@ class DeadLetterReader:
                 for letters, reached in reader.read(partition, start, end): ...
     """
 
-    client: ClientSettings
+    client: KafkaClients
     topic_id: str  # Kafka's
     _settings: Settings
     _records: LogReader
@@ -51,7 +52,7 @@ class DeadLetterReader:
     def position(self) -> ReplayPosition:
         """Returns the committed position of the replays."""
         place = place_of(self._settings.state_topic, 0)
-        record = newest_record(self.client, place, KEY, Deadline(_DEADLINE_S))
+        record = newest_record(self.client, place, KEY, Deadline(ANSWER_S))
         return ReplayPosition.decode(record.value if record else None, self.topic_id)
 
     def bounds(self, since: Bound = BEGINNING) -> dict[int, tuple[int, int]]:
@@ -89,24 +90,24 @@ def dead_letter_reader(
         KafkaUnavailable: no answer in time.
     """
     topic = settings.dead_letter_topic
-    client = ClientSettings(settings.kafka.client_options("consumer"))
-    with LogReader(client, [topic], waits=Waits(stalled_s=_DEADLINE_S)) as records:
+    client = factory.kafka_clients(settings, "consumer")
+    with LogReader(client, [topic], partial(Deadline, ANSWER_S)) as records:
         records.existing(hint=INIT_MAKES_IT)
         yield DeadLetterReader(client, records.topic_id(), settings, records, chunk_records)
 
 
 def list_letters(
-    settings: Settings, wanted: DeadLetterFilter, limit: int, page: str | None = None
+    settings: Settings, wanted: DeadLetterFilter, page: str | None = None
 ) -> Iterator[DeadLetterSummary]:
-    """Yields dead letters, oldest first within each partition, `limit` at most. `page` is the
-    "partition@offset" of the last one that the caller has.
+    """Yields dead letters, oldest first within each partition; `page` is the place of the last one
+    that the caller has.
 
     Raises:
         ConfigError: `page` does not parse, or there is no such topic.
         KafkaUnavailable: no answer in time.
     """
     with closing(_parts(settings, wanted, page)) as parts:
-        yield from islice((row for rows, _ in parts for row in rows), limit)
+        yield from (row for rows, _ in parts for row in rows)
 
 
 def _parts(
@@ -121,14 +122,14 @@ def _parts(
             for letters, reached in reader.read(partition, start, end):
                 matching = [each for each in letters if wanted.code in (None, each.code)]
                 rows = [summary_of(each, position) for each in matching]
-                yield rows, f"{partition}@{reached - 1}"
+                yield rows, place_text(partition, reached - 1)
 
 
 def summary_of(
     letter: DeadLetter, position: ReplayPosition, *, whole: bool = False
 ) -> DeadLetterSummary:
-    """A dead letter without its message; `whole`: with all of a long key."""
-    key = letter.key if whole or letter.key is None else start_of(letter.key)
+    """Returns a dead letter without its message; `whole`: with all of a long key."""
+    key, key_bytes = (letter.key, None) if whole else key_in_list(letter.key)
     return DeadLetterSummary(
         partition=letter.partition,
         offset=letter.offset,
@@ -137,7 +138,7 @@ def summary_of(
         error=letter.error,
         source=letter.source,
         key=None if key is None else key.decode(errors="backslashreplace"),
-        key_bytes=None if key == letter.key else len(letter.key or b""),
+        key_bytes=key_bytes,
         value_bytes=None if letter.value is None else len(letter.value),
         replayed=position.is_behind(letter.partition, letter.offset, letter.code),
     )
@@ -148,12 +149,13 @@ def page_of_letters(settings: Settings, wanted: DeadLetterQuery, within_s: float
     those so far. Raises as `list_letters`.
     """
     with closing(_parts(settings, wanted, wanted.page)) as parts:
-        letters, following = page_of_parts(parts, wanted.limit, within_s, _place_of)
+        letters, following = page_of_parts(parts, wanted.limit, within_s, page_after)
     return DeadLetterList(letters=letters, next=following)
 
 
-def _place_of(row: DeadLetterSummary) -> str:
-    return f"{row.partition}@{row.offset}"
+def page_after(row: DeadLetterSummary) -> str:
+    """Returns the `page` after a row."""
+    return place_text(row.partition, row.offset)
 
 
 def one_letter(

@@ -14,33 +14,32 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
 from duewheel import factory
 from duewheel.api.dead_letters import Replayed, ReplayFilter
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
-from duewheel.clock import SystemClock
+from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.kafka import shard_settings
-from duewheel.kafka.ledger.command_ledger import CommandLedger, NewRecord
+from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
-from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.acceptance import NOT_ALLOWED
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
+from duewheel.ops.pages import place_text
 from duewheel.osutil.terminal import progress_bar
-from duewheel.schemas.batches import NO_KEY, NO_PARTITION
+from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.preview import previews_of
-from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.single_record import Header
-from duewheel.wheel.dequeue.dead_letter_rows import reason_text
-from duewheel.wheel.encoded import Reason, Target
+from duewheel.wheel.target_rules import Reason, Target, reason_text
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +53,7 @@ class _Record(NewRecord):
 
 def replay(
     settings: Settings,
+    clock: Clock,
     wanted: ReplayFilter,
     *,
     dry_run: bool,
@@ -62,47 +62,40 @@ def replay(
     """Replays the wanted dead letters that have not been replayed, up to `chunk_records` in each
     transaction; a dry run only counts them.
 
-
     Raises:
         ConfigError: `to_topic` is one of duewheel's own topics, or does not exist.
         KafkaUnavailable: no answer in time.
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and replays nothing
             twice.
     """
-    with ExitStack() as stack:
-        reader = stack.enter_context(dead_letter_reader(settings, chunk_records))
-        run = _Replay(settings, wanted, reader, dry_run=dry_run)
-        stack.callback(run.close)
-        return run.run()
+    with (
+        dead_letter_reader(settings, chunk_records) as reader,
+        closing(_Replay(settings, clock, wanted, reader, dry_run=dry_run)) as job,
+    ):
+        return job.run()
 
 
 class _Replay:
-    """One run. Not thread-safe."""
+    """One run of the command. Not thread-safe."""
 
     def __init__(
         self,
         settings: Settings,
+        clock: Clock,
         wanted: ReplayFilter,
         reader: DeadLetterReader,
         *,
         dry_run: bool,
     ) -> None:
-        self._settings, self._wanted = settings, wanted
+        self._settings, self._clock, self._wanted = settings, clock, wanted
         self._reader, self._dry_run = reader, dry_run
         self._contract = factory.contract(settings)
         self._refusals: dict[tuple[str | None, str], Refusal | None] = {}
-        # Modulo the number of partitions: the one of letters without key and request.
+        # One partition of each target for letters without key and request.
         self._sticky = random.randrange(1 << 31)
-        self._ledger = CommandLedger(
-            "replay",
-            reader.client,
-            f"{settings.app.id}.dlq-replay",
-            place_of(settings.state_topic, 0),
-            KEY,
-            lambda value: ReplayPosition.decode(value, reader.topic_id),
-            shard_settings.publisher_limits(settings),
-            SystemClock(),
-        )
+        decode = partial(ReplayPosition.decode, topic_id=reader.topic_id)
+        spec = LedgerSpec("replay", "dlq-replay", KEY, decode)
+        self._ledger = CommandLedger(settings, spec, clock)
         self._left = wanted.limit
         self._topics: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -113,9 +106,9 @@ class _Replay:
 
     def run(self) -> Replayed:
         self._require_real_topic()
-        run = LedgerRun(self._ledger, dry_run=self._dry_run)
-        with run.after(self._done_before):
-            self._replay_all(run)
+        ledger_run = LedgerRun(self._ledger, dry_run=self._dry_run)
+        with ledger_run.after(self._done_before):
+            self._replay_all(ledger_run)
         return Replayed(
             dry_run=self._dry_run,
             replayed=self._topics.total(),
@@ -134,10 +127,10 @@ class _Replay:
         refusal = self._why_no_target(None, topic)
         if refusal is not None:
             raise ConfigError(f"nothing can be replayed to {refusal.error}")
-        if self._ledger.resolve([topic])[topic].refusal:
-            raise ConfigError(
-                f'nothing can be replayed to "{topic}": no such topic, or no right to write to it'
-            )
+        target = self._ledger.resolve([topic])[topic]
+        if target.refusal is not Reason.NONE:
+            why = reason_text(target.refusal, topic, target)
+            raise ConfigError(f'nothing can be replayed to "{topic}": {why}')
 
     def _why_no_target(self, timer_topic: str | None, topic: str) -> Refusal | None:
         """Returns the rule by which the present settings reject every timer of the timer topic with
@@ -159,7 +152,7 @@ class _Replay:
             for partition, (start, end) in bounds.items():
                 at = start
                 for letters, reached in self._reader.read(partition, start, end):
-                    self._write(run, letters, partition, reached)
+                    self._write_chunk(run, letters, partition, reached)
                     bar.update(task, advance=reached - at)
                     at = reached
                     if self._left == 0:
@@ -167,7 +160,7 @@ class _Replay:
 
     # ---- one chunk -------------------------------------------------------------------------
 
-    def _write(
+    def _write_chunk(
         self,
         run: LedgerRun[ReplayPosition],
         letters: list[DeadLetter],
@@ -185,7 +178,7 @@ class _Replay:
             position: ReplayPosition,
         ) -> tuple[list[_Record] | None, ReplayPosition, list[_Record]]:
             chosen, end = self._chosen(letters, position, reached)
-            records = self._plan(chosen) if chosen else []
+            records = self._records(chosen) if chosen else []
             return records or None, position.moved(partition, end, self._wanted.code), records
 
         self._count(run.write(plan))
@@ -206,7 +199,7 @@ class _Replay:
             reached = wanted[-1].offset + 1
         return wanted, reached
 
-    def _plan(self, letters: list[DeadLetter]) -> list[_Record]:
+    def _records(self, letters: list[DeadLetter]) -> list[_Record]:
         outgoing = [
             letter.replayed(
                 self._settings.timer_topics,
@@ -220,9 +213,17 @@ class _Replay:
         topics = {out.topic for out in outgoing if isinstance(out, Outgoing)}
         targets = self._ledger.resolve([self._settings.dead_letter_topic, *sorted(topics)])
         hashes = key_hashes(binary(letter.key for letter in letters)).tolist()
-        return [
-            self._record(letter, out, targets, key_hash)
+        made = [
+            out if isinstance(out, Refusal) else self._message(letter, out, targets, key_hash)
             for letter, out, key_hash in zip(letters, outgoing, hashes, strict=True)
+        ]
+        records = [each for each in made if isinstance(each, _Record)]
+        refusals = iter(self._ledger.refusals(records, targets))
+        return [
+            self._message_or_letter(letter, each, next(refusals), targets)
+            if isinstance(each, _Record)
+            else self._letter_again(letter, each, targets)
+            for letter, each in zip(letters, made, strict=True)
         ]
 
     def _refuse_closed_targets(
@@ -240,58 +241,47 @@ class _Replay:
                 (letters[place].key, letters[place].value, letters[place].message_headers)
                 for place in of_topic
             ]
-            previews = previews_of(self._contract, topic, requests, SystemClock().now_ms())
+            previews = previews_of(self._contract, topic, requests, self._clock.now_ms())
             for place, preview in zip(of_topic, previews, strict=True):
                 rejection = preview.rejection
                 if rejection is not None and rejection.code == NOT_ALLOWED:
                     outgoing[place] = Refusal(rejection.code, rejection.reason)
 
-    def _record(
+    def _message(
         self,
         letter: DeadLetter,
-        out: Outgoing | Refusal,
+        out: Outgoing,
         targets: Mapping[str, Target],
         key_hash: int,
     ) -> _Record:
-        """Encodes the message, for its requested partition if that exists, or a dead letter."""
-        if isinstance(out, Refusal):
-            return self._again(letter, out, targets)
+        """Encodes the message, for its requested partition if that exists or is needed."""
         target, partition = targets[out.topic], out.partition
-        if partition == NO_PARTITION or partition >= target.partitions:
-            chosen = self._sticky if key_hash == NO_KEY else key_hash
-            partition = chosen % max(target.partitions, 1)
-        record = _record(letter, out.topic, partition, out.headers)
-        refusal = self._refusal(record, out, target)
-        return record if refusal is None else self._again(letter, refusal, targets)
+        is_missing = partition >= target.partitions and not out.partition_needed
+        if partition == NO_PARTITION or is_missing:
+            partition = target.partition_of(key_hash, self._sticky)
+        return _new_record(letter, out.topic, partition, out.headers)
 
-    def _refusal(self, record: _Record, out: Outgoing, target: Target) -> Refusal | None:
-        """Returns why Kafka would refuse the record, from its metadata and earlier refusals."""
-        reason = target.refusal
-        if reason is Reason.NONE:
-            if record.partition in target.unavailable:
-                why = target.closed_by or "no leader, or too few replicas in sync"
-                code = Reason.TARGET_UNAVAILABLE.name.lower()
-                return Refusal(code, f"topic {out.topic!r} takes no writes for now: {why}")
-            if out.partition_needed and out.partition >= target.partitions:
-                reason = Reason.BAD_TARGET_PARTITION
-            elif target.key_required and record.key is None:
-                reason = Reason.KEY_REQUIRED
-            elif HEADER_BYTES + len(record.encode(0)) > target.batch_bytes_max:
-                reason = Reason.RECORD_TOO_LARGE
-            elif record.name in self._ledger.catalog.refused:
-                reason = Reason.RECORD_REFUSED
-            else:
-                return None
-        return Refusal(reason.name.lower(), reason_text(reason, out.topic, target))
+    def _message_or_letter(
+        self,
+        letter: DeadLetter,
+        record: _Record,
+        refusal: Refusal | None,
+        targets: Mapping[str, Target],
+    ) -> _Record:
+        """The record of the message, or again the dead letter if Kafka would refuse it now."""
+        target = targets[record.topic]
+        if refusal is None and not target.takes_writes(record.partition):
+            why = f"topic {record.topic!r} takes no writes for now: {target.why_unavailable}"
+            refusal = Refusal(Reason.TARGET_UNAVAILABLE.code, why)
+        return record if refusal is None else self._letter_again(letter, refusal, targets)
 
-    def _again(
+    def _letter_again(
         self, letter: DeadLetter, refusal: Refusal, targets: Mapping[str, Target]
     ) -> _Record:
         """Encodes the same dead letter, with the present reason if the record has room for it."""
         topic = self._settings.dead_letter_topic
-        target = targets[topic]
-        record = _record(letter, topic, letter.partition, letter.again(refusal), refusal)
-        if HEADER_BYTES + len(record.encode(0)) > target.batch_bytes_max:
+        record = _new_record(letter, topic, letter.partition, letter.again(refusal), refusal)
+        if record.bytes_alone > targets[topic].batch_bytes_max:
             return replace(record, headers=letter.headers)
         return record
 
@@ -302,12 +292,12 @@ class _Replay:
         self._refused.update(record.refusal.code for record in records if record.refusal)
 
 
-def _record(
+def _new_record(
     letter: DeadLetter,
     topic: str,
     partition: int,
     headers: Sequence[Header],
     refusal: Refusal | None = None,
 ) -> _Record:
-    name = b"%d@%d" % (letter.partition, letter.offset)
+    name = place_text(letter.partition, letter.offset).encode()
     return _Record(name, topic, partition, letter.key, letter.value, headers, refusal)

@@ -1,1 +1,1 @@
-"""`duewheel send --file`: a timer for each line, acknowledged one by one, or exactly once."""
+"""A timer for each line of a file: acknowledged one by one (`send-lines`), or exactly once."""

@@ -1,4 +1,4 @@
-"""Schedules a message for each line of JSON: `duewheel send --file`.
+"""`duewheel send-lines`: a timer for each line of JSON, acknowledged by itself.
 
 Up to REQUESTS_AT_ONCE records wait for their acknowledgement. A line that cannot be read, or of
 which ingest would make a dead letter, is reported and does not stop the others.
@@ -9,32 +9,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import closing
 from typing import BinaryIO
 
 from duewheel.api.file_import import FailedLine, SentLine
 from duewheel.api.requests import NewTimer, TimerFields
 from duewheel.client import Timer
-from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.changes.producers import (
-    ACKNOWLEDGED_S,
-    REQUESTS_AT_ONCE,
-    KeptProducers,
-    acknowledging,
-    producer_of,
-)
-from duewheel.ops.changes.requests import prepared, result_of
-from duewheel.ops.file_import.lines import fields_in, lines_of
-from duewheel.ops.file_import.records import Fields, is_copy
+from duewheel.ops.changes.requests import TimerCall, prepared, result_of
+from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, TimerWriter
+from duewheel.ops.file_import.line_records import is_copy
+from duewheel.ops.file_import.lines import FileLine, fields_in, lines_of
 
 
 def send_lines(
-    settings: Settings, file: BinaryIO, defaults: TimerFields
+    writer: TimerWriter, file: BinaryIO, defaults: TimerFields
 ) -> Iterator[SentLine | FailedLine]:
     """Writes a timer for each line that is not empty; yields the results in the order of the lines.
 
     Args:
+        writer: writes them.
         file: of lines, a JSON object each, with the fields of NewTimer.
         defaults: fields of all lines that do not have them.
 
@@ -44,32 +37,42 @@ def send_lines(
             that was yielded may or may not have been written.
     """
     waiting: deque[tuple[int, Future[Timer] | str]] = deque()
-    with closing(KeptProducers(settings)) as producers:
-        for number, line in enumerate(lines_of(file), 1):
-            try:
-                fields = fields_in(line, defaults)
-                if fields is None:
-                    continue
-                topic, write = prepared(settings, _timer(fields))
-            except ConfigError as error:
-                waiting.append((number, str(error)))
-            else:
-                with producer_of(settings, topic, None, producers) as producer:
-                    waiting.append((number, write(producer)))
-            while len(waiting) > REQUESTS_AT_ONCE:
-                yield _result(settings, *waiting.popleft())
-        while waiting:
-            yield _result(settings, *waiting.popleft())
+    for number, line in enumerate(lines_of(file), 1):
+        made = _prepared(writer, line, defaults)
+        if made is not None:
+            waiting.append((number, made if isinstance(made, str) else _written(writer, *made)))
+        while len(waiting) > REQUESTS_AT_ONCE:
+            yield _result(writer, *waiting.popleft())
+    while waiting:
+        yield _result(writer, *waiting.popleft())
 
 
-def _timer(fields: Fields) -> NewTimer:
-    if is_copy(fields):
-        raise ConfigError("a line with a record needs --name: it is sent exactly once, or refused")
-    return NewTimer.of(fields)
+def _prepared(
+    writer: TimerWriter, line: FileLine, defaults: TimerFields
+) -> tuple[str, TimerCall] | str | None:
+    """Returns the timer topic and the call that writes the timer; why there is none; or None for an
+    empty line.
+    """
+    try:
+        fields = fields_in(line, defaults)
+        if fields is None:
+            return None
+        if is_copy(fields):
+            return "a line with a record is sent by `import` only"
+        return prepared(writer, NewTimer.of(fields))
+    except ConfigError as error:
+        return str(error)
 
 
-def _result(settings: Settings, number: int, request: Future[Timer] | str) -> SentLine | FailedLine:
+def _written(writer: TimerWriter, topic: str, write: TimerCall) -> Future[Timer]:
+    with writer.producer(topic) as producer:
+        return write(producer)
+
+
+def _result(
+    writer: TimerWriter, number: int, request: Future[Timer] | str
+) -> SentLine | FailedLine:
     if isinstance(request, str):
         return FailedLine(line=number, error=request)
-    with acknowledging(settings):
+    with writer.acknowledging():
         return result_of(SentLine, request.result(ACKNOWLEDGED_S), line=number)

@@ -1,4 +1,4 @@
-"""Sends a file of timers exactly once: `duewheel send --file … --name …`.
+"""`duewheel import`: sends a file of timers exactly once.
 
 For each chunk of lines:
 
@@ -13,10 +13,11 @@ belongs to the import's name, and has a digest of the lines before it: another f
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from typing import Any, BinaryIO
@@ -25,27 +26,21 @@ from duewheel import factory
 from duewheel.api.file_import import FileImported, RefusedLine
 from duewheel.api.requests import TimerFields
 from duewheel.checkpoints.import_position import ImportPosition, key_of
-from duewheel.clock import SystemClock
+from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, PublishDoubt
-from duewheel.kafka import shard_settings
-from duewheel.kafka.connect.clients import ClientSettings
-from duewheel.kafka.ledger.command_ledger import CommandLedger, NewRecord
+from duewheel.errors import ConfigError
+from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
-from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.ledger.new_records import NewRecord
+from duewheel.ops.file_import.line_records import TimerRecord, new_records, record_of
 from duewheel.ops.file_import.lines import FileLine, fields_in, lines_of, next_chunk
-from duewheel.ops.file_import.records import TimerRecord, record_of
+from duewheel.ops.source_name import require_source_name
 from duewheel.osutil.terminal import progress_bar
-from duewheel.schemas.columns import binary
-from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.preview import Preview, Rejection, previews_of
-from duewheel.schemas.wire.batch_header import HEADER_BYTES
-from duewheel.schemas.wire.single_record import encode
-from duewheel.wheel.encoded import Reason, Target
+from duewheel.wheel.target_rules import Reason
 
 _CHUNK_LINES = 1_000
 _CHUNK_BYTES = 8 << 20  # of memory, and of a transaction, which must end in time
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _SHOWN_MAX = 10  # refused lines in the verdict, with their reasons
 
 
@@ -58,23 +53,19 @@ class Choice:
     skip_refused: bool = False  # leave out lines that ingest would reject, and continue
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            ConfigError: the name is none; it is a part of a key and of a transactional id.
-        """
-        if not _NAME.fullmatch(self.name):
-            raise ConfigError(f"--name {self.name!r}: 1 to 200 of a-z A-Z 0-9 . _ -")
+        require_source_name(self.name)
 
 
 def import_lines(
     settings: Settings,
+    clock: Clock,
     file: BinaryIO,
     defaults: TimerFields,
     choice: Choice,
     chunk_lines: int = _CHUNK_LINES,
 ) -> FileImported:
-    """Sends the lines that are not sent yet, each a JSON object (records.py) or empty; `defaults`
-    are the fields of lines that do not have them.
+    """Sends the lines that are not sent yet, each empty or JSON (line_records.py); `defaults` are
+    the fields of lines that do not have them.
 
     Raises:
         ConfigError: the file does not begin with the lines that this import has sent, or a topic is
@@ -83,11 +74,8 @@ def import_lines(
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and sends nothing
             twice.
     """
-    run = _Import(settings, file, defaults, choice, chunk_lines)
-    try:
-        return run.run()
-    finally:
-        run.close()
+    with closing(_Import(settings, clock, file, defaults, choice, chunk_lines)) as job:
+        return job.run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,26 +148,19 @@ class _Import:
     def __init__(
         self,
         settings: Settings,
+        clock: Clock,
         file: BinaryIO,
         defaults: TimerFields,
         choice: Choice,
         chunk_lines: int,
     ) -> None:
-        self._settings, self._defaults = settings, defaults
+        self._settings, self._clock, self._defaults = settings, clock, defaults
         self._choice, self._chunk_lines = choice, chunk_lines
         self._lines = lines_of(file)
         self._contract = factory.contract(settings)
-        self._clock = SystemClock()
-        self._ledger = CommandLedger(
-            "send",
-            ClientSettings(settings.kafka.client_options("consumer")),
-            f"{settings.app.id}.import.{choice.name}",
-            place_of(settings.state_topic, 0),
-            key_of(choice.name),
-            lambda value: ImportPosition.decode(value, choice.name),
-            shard_settings.publisher_limits(settings),
-            self._clock,
-        )
+        decode = partial(ImportPosition.decode, import_name=choice.name)
+        spec = LedgerSpec("import", f"import.{choice.name}", key_of(choice.name), decode)
+        self._ledger = CommandLedger(settings, spec, self._clock)
         self._digest = sha256()
         self._tally = _Tally()
 
@@ -189,12 +170,13 @@ class _Import:
 
     def run(self) -> FileImported:
         """Sends up to the end of the file, or to the first line that is refused."""
-        self._targets([self._settings.state_topic])
-        run = LedgerRun(self._ledger, dry_run=self._choice.dry_run)
-        already_done = run.position.lines
-        self._skip_sent(run.position)
-        with run.after(lambda: f"{self._tally.written} timers were written before"):
-            complete = self._send(run)
+        self._ledger.existing([self._settings.state_topic])
+        alone = "another run of this import is at work: run it again"
+        ledger_run = LedgerRun(self._ledger, dry_run=self._choice.dry_run, alone=alone)
+        already_done = ledger_run.position.lines
+        self._skip_sent(ledger_run.position)
+        with ledger_run.after(lambda: f"{self._tally.written} timers were written before"):
+            complete = self._send(ledger_run)
         counts = self._tally.targets
         targets = self._ledger.resolve(counts)
         missing = (t for t, target in targets.items() if target.refusal is not Reason.NONE)
@@ -242,21 +224,18 @@ class _Import:
         Raises:
             PublishDoubt: another run has written meanwhile.
         """
-        before = run.position
 
         def plan(
             position: ImportPosition,
         ) -> tuple[list[NewRecord] | None, ImportPosition, _ImportPart]:
-            if position != before:
-                raise PublishDoubt("another run of this import is at work: run it again")
             # After an abort: the catalog has noted records that Kafka refuses.
             part = self._part(chunk)
             sent = [line for line in part.lines if line.record and line.rejection is None]
-            targets = self._targets({line.record.timer_topic for line in sent if line.record})
-            moved = ImportPosition(
-                before.lines + len(part.lines), part.digest.hexdigest(), before.written + len(sent)
-            )
-            return _partitioned(sent, targets) if part.lines else None, moved, part
+            named = [(_name(line), line.record) for line in sent if line.record]
+            targets = self._ledger.existing({record.timer_topic for _, record in named})
+            lines, written = position.lines + len(part.lines), position.written + len(sent)
+            moved = ImportPosition(lines, part.digest.hexdigest(), written)
+            return new_records(named, targets) if part.lines else None, moved, part
 
         part = run.write(plan)
         self._digest = part.digest
@@ -278,66 +257,36 @@ class _Import:
             digest.update(line.read.digested)
         return _ImportPart(lines, ending, digest, now_ms)
 
-    def _targets(self, topics: Collection[str]) -> dict[str, Target]:
-        targets = self._ledger.resolve(topics)
-        for topic, target in targets.items():
-            if target.refusal is not Reason.NONE:
-                raise ConfigError(
-                    f"there is no topic {topic!r}, or no right to write to it: `duewheel init` "
-                    "creates it"
-                )
-        return targets
-
     # ---- the preview of ingest's decisions ---------------------------------------------------
 
     def _previewed(self, chunk: Sequence[_Line], now_ms: int) -> list[_Line]:
         """Adds record and preview, or rejection, to each line."""
-        lines = [self._parsed(line) for line in chunk]
+        lines = [self._parsed(line, now_ms) for line in chunk]
         by_topic: dict[str, list[tuple[int, TimerRecord]]] = {}
         for at, line in enumerate(lines):
             if line.record is not None:
                 by_topic.setdefault(line.record.timer_topic, []).append((at, line.record))
-        targets = self._targets(by_topic.keys())
+        targets = self._ledger.existing(by_topic.keys())
         for topic, rows in by_topic.items():
             requests = [(record.key, record.value, record.headers) for _, record in rows]
             previews = previews_of(self._contract, topic, requests, now_ms)
-            for (at, record), preview in zip(rows, previews, strict=True):
-                line = lines[at]
-                rejection = preview.rejection or self._too_large(line, record, targets[topic])
-                lines[at] = replace(line, preview=preview, rejection=rejection)
+            records = new_records([(_name(lines[at]), record) for at, record in rows], targets)
+            refusals = self._ledger.refusals(records, targets)
+            for (at, _), preview, refusal in zip(rows, previews, refusals, strict=True):
+                refused = None if refusal is None else Rejection(refusal.code, refusal.error)
+                rejection = preview.rejection or refused
+                lines[at] = replace(lines[at], preview=preview, rejection=rejection)
         return lines
 
-    def _parsed(self, line: _Line) -> _Line:
+    def _parsed(self, line: _Line, now_ms: int) -> _Line:
         name = f"{self._choice.name}@{line.number}"
         try:
             fields = fields_in(line.read, self._defaults)
-            record = None if fields is None else record_of(self._settings, fields, name)
+            record = None if fields is None else record_of(self._settings, fields, name, now_ms)
         except ConfigError as error:
             return replace(line, rejection=Rejection("unusable", str(error)))
         return replace(line, record=record)
 
-    def _too_large(self, line: _Line, record: TimerRecord, target: Target) -> Rejection | None:
-        size = HEADER_BYTES + len(encode(0, record.key, record.value, record.headers))
-        if size > target.batch_bytes_max:
-            text = f"{size} bytes, the timer topic takes {target.batch_bytes_max}"
-            return Rejection("record_too_large", text)
-        if _name(line) in self._ledger.catalog.refused:
-            return Rejection("record_refused", "Kafka has refused the record")
-        return None
-
 
 def _name(line: _Line) -> bytes:
     return b"%d" % line.number
-
-
-def _partitioned(lines: Sequence[_Line], targets: Mapping[str, Target]) -> list[NewRecord]:
-    """Chooses the partition of each line's record."""
-    records = [line.record for line in lines if line.record is not None]
-    hashes = key_hashes(binary(record.route for record in records)).tolist()
-    sent = []
-    for line, record, route_hash in zip(lines, records, hashes, strict=True):
-        topic = record.timer_topic
-        partition = record.partition_of(targets[topic].partitions, route_hash)
-        content = record.key, record.value, record.headers
-        sent.append(NewRecord(_name(line), topic, partition, *content))
-    return sent

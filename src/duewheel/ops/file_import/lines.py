@@ -1,4 +1,4 @@
-"""Reads a file of lines in bounded parts, for `duewheel send --file`.
+"""Reads a file of lines in bounded parts.
 
 A line above LINE_BYTES_MAX is read in parts, so that it needs no more memory than another one. The
 first part is too long, and the others are the rest of a line: each is refused, whatever it
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from duewheel.api.requests import TimerFields
 from duewheel.errors import ConfigError
-from duewheel.ops.file_import.records import LINE_BYTES_MAX, Fields, fields_of
+from duewheel.ops.file_import.line_records import LINE_BYTES_MAX, Fields, fields_of
 
 _PART_BYTES = LINE_BYTES_MAX + 1
 
@@ -54,8 +54,8 @@ def fields_in(line: FileLine, defaults: TimerFields) -> Fields | None:
 
 
 def next_chunk(lines: Iterator[FileLine], lines_max: int, bytes_max: int) -> list[FileLine]:
-    """Takes the next lines: as many as have `bytes_max` bytes or fewer, but one at least; none at
-    the end. The last one may exceed the bound.
+    """Takes the next lines, until they have `bytes_max` bytes or more, by the last one; none at the
+    end.
     """
     chunk: list[FileLine] = []
     size = 0

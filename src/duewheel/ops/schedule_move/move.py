@@ -22,18 +22,20 @@ from dataclasses import dataclass, field
 
 from duewheel import factory
 from duewheel.api.schedule_move import MovedSchedule
-from duewheel.clock import SystemClock
+from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import shard_settings
-from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.ledger.command_ledger import CommandLedger, NewRecord
-from duewheel.kafka.log.newest import NewestRecord, newest_in
+from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
+from duewheel.kafka.ledger.new_records import NewRecord
+from duewheel.kafka.log.newest import NewestRecord, newest_by_key
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.progress.state_topic import broker_now_ms, place_of
-from duewheel.ops.schedule_move.records import (
+from duewheel.kafka.progress.broker_clock import broker_now_ms
+from duewheel.kafka.progress.state_topic import place_of
+from duewheel.ops.changes.acceptance import require_accepted
+from duewheel.ops.schedule_move.former_schedules import (
     POSITION,
     SCHEDULE,
     FormerSchedule,
@@ -42,8 +44,6 @@ from duewheel.ops.schedule_move.records import (
 )
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
-from duewheel.schemas.request.preview import rejection_of
-from duewheel.wheel.encoded import Reason
 
 AHEAD_MS = 60_000
 _IN_TIME_MS = AHEAD_MS - 15_000  # of the instants ahead, until the transaction is committed
@@ -92,7 +92,7 @@ class _Transaction:
         return self.size >= _BYTES_MAX or len(self.records) >= _RECORDS_MAX
 
 
-def move(settings: Settings, topic: str, *, dry_run: bool) -> Iterator[MovedSchedule]:
+def move(settings: Settings, clock: Clock, topic: str, *, dry_run: bool) -> Iterator[MovedSchedule]:
     """Moves the schedules of the topic; yields each once it is moved, or with the reason for which
     it stays.
 
@@ -103,37 +103,30 @@ def move(settings: Settings, topic: str, *, dry_run: bool) -> Iterator[MovedSche
         PublishDoubt: a transaction's outcome is unknown; a new run reads it, and writes nothing
             twice.
     """
-    with closing(_Move(settings, topic)) as run:
+    with closing(_Move(settings, clock, topic)) as run:
         yield from run.run(dry_run=dry_run)
 
 
 class _Move:
     """One run. Not thread-safe."""
 
-    def __init__(self, settings: Settings, topic: str) -> None:
+    def __init__(self, settings: Settings, clock: Clock, topic: str) -> None:
         self._settings, self._topic = settings, topic
-        self._clock = SystemClock()
-        self._client = ClientSettings(settings.kafka.client_options("consumer"))
+        self._clock = clock
+        self._client = factory.kafka_clients(settings, "consumer")
         self._limits = shard_settings.publisher_limits(settings)
-        self._contract = factory.contract(settings)
         self._place = place_of(topic, 0)
-        self._ledger = CommandLedger(
-            "schedule move",
-            self._client,
-            f"{settings.app.id}.recur",
-            self._place,
-            b"move",
-            lambda value: _Mark(value or b""),
-            self._limits,
-            self._clock,
+        spec = LedgerSpec(
+            "schedule move", "recur", b"move", lambda value: _Mark(value or b""), topic
         )
+        self._ledger = CommandLedger(settings, spec, self._clock)
         self._boot_ms = 0  # when boottime began, by the brokers' clock
 
     def close(self) -> None:
         self._ledger.close()
 
     def run(self, *, dry_run: bool) -> Iterator[MovedSchedule]:
-        deadline = Deadline(self._limits.start_deadline_s)
+        deadline = self._limits.starting()
         schedules = self._checked(self._clock.now_ms(), deadline, past_open=False)
         if not schedules:
             return
@@ -165,9 +158,9 @@ class _Move:
         self, now_ms: int, deadline: Deadline, *, past_open: bool
     ) -> Mapping[str, FormerSchedule | str]:
         """Reads all schedules; raises a ConfigError as `move`."""
-        with LogReader(self._client, [self._topic], deadline=deadline) as reader:
+        with LogReader(self._client, [self._topic], lambda: deadline) as reader:
             reader.existing()
-            newest = newest_in(reader, reader.bounds(committed=not past_open))
+            newest = newest_by_key(reader, reader.bounds(committed=not past_open))
         self._boot_ms = now_ms - self._clock.boottime_ms()
         self._require_silence(newest, now_ms)
         schedules = read_schedules(newest)
@@ -195,7 +188,7 @@ class _Move:
                 )
 
     def _now_ms(self) -> int:
-        """The brokers' time."""
+        """Returns the brokers' time."""
         return self._boot_ms + self._clock.boottime_ms()
 
     # ---- plans ---------------------------------------------------------------------------------
@@ -203,7 +196,7 @@ class _Move:
     def _transactions(
         self, schedules: Mapping[str, FormerSchedule | str]
     ) -> Iterator[_Transaction]:
-        """The transactions, one after the other."""
+        """Yields the transactions, one after the other."""
         transaction = _Transaction()
         for name, schedule in schedules.items():
             try:
@@ -232,16 +225,11 @@ class _Move:
         """Raises a ConfigError if the schedule cannot be moved."""
         now_ms, to = self._now_ms(), schedule.fields.timer_topic
         firings, next_ms = schedule.instants(now_ms, now_ms + AHEAD_MS)
-        message = schedule.key, schedule.value, schedule.seed(next_ms)
-        rejection = rejection_of(self._contract, to, *message, now_ms)
-        if rejection is not None:
-            text = f"it would become a dead letter: {rejection.reason} ({rejection.code})"
-            raise ConfigError(text)
-        target = self._ledger.resolve([to])[to]
-        if target.refusal is not Reason.NONE:
-            raise ConfigError(f"there is no timer topic {to!r}, or no right to write to it")
+        seed = schedule.seed(next_ms)
+        require_accepted(self._settings, to, schedule.key, schedule.value, seed, now_ms)
+        target = self._ledger.existing([to])[to]
         hashed = schedule.name.encode() if schedule.key is None else schedule.key
-        partition = int(key_hashes(binary([hashed]))[0]) % target.partitions
+        partition = target.partition_of(int(key_hashes(binary([hashed]))[0]), 0)
         return _Plan(schedule, partition, tuple(firings), next_ms, now_ms)
 
     def _timer(self, plan: _Plan, headers: list[tuple[str, bytes]]) -> NewRecord:
@@ -253,7 +241,7 @@ class _Move:
     def _own(
         self, schedule: FormerSchedule, prefix: bytes, done_ms: int | None = None
     ) -> NewRecord:
-        """A record of the schedules topic."""
+        """Makes a record of the schedules topic."""
         name = schedule.name.encode()
         value = None if done_ms is None else schedule.position(done_ms)
         return NewRecord(name, self._topic, 0, prefix + name, value, [])

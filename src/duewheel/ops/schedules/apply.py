@@ -9,27 +9,26 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from duewheel.api.messages import octets_shown
 from duewheel.api.schedules import FieldDifference, NewSchedule, ScheduleDifference
-from duewheel.clock import SystemClock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import utc_text
 from duewheel.config.nearest_name import nearest
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.changes.producers import KeptProducers, producer_of
-from duewheel.ops.changes.requests import timer_topic_of
-from duewheel.ops.files import opened
+from duewheel.kafka.shard_settings import owns
+from duewheel.ops.changes.timer_writer import TimerWriter
+from duewheel.ops.files import open_files
+from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules.changes import await_taken, partition_of, write_record
-from duewheel.ops.schedules.listing import READ_PAUSES_S, by_name, pending
-from duewheel.ops.schedules.records import ScheduleRecord, requested, without_messages
-from duewheel.ops.timers.pending import source_of
+from duewheel.ops.schedules.listing import READ_PAUSES_S, find_schedules, pending
+from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested, without_messages
 from duewheel.schemas import header_names as names
 from duewheel.wheel.inspect.listing import PendingTimer
 
@@ -38,15 +37,12 @@ _FIELDS = frozenset(NewSchedule.model_fields)
 
 @dataclass(slots=True)
 class _Step:
-    """The work on one schedule; once its record is written, `at`: Kafka's metadata of it, and
-    `taken`: whether ingest has it.
-    """
+    """The work on one schedule, and whether ingest has taken its record."""
 
     name: str
     change: Literal["added", "changed", "unchanged", "removed", "elsewhere"]
     record: ScheduleRecord | None = None
     fields: list[FieldDifference] = field(default_factory=list)
-    at: Any = None
     taken: bool = False
 
     @property
@@ -55,7 +51,7 @@ class _Step:
 
 
 def apply(
-    settings: Settings, path: Path, *, prune: bool, dry_run: bool, wait_s: float
+    writer: TimerWriter, path: Path, *, prune: bool, dry_run: bool, wait_s: float
 ) -> list[ScheduleDifference]:
     """Writes the differences between the file and the pending schedules, and waits for ingest.
 
@@ -67,17 +63,17 @@ def apply(
         ConfigError: the file has defects; nothing was written.
         KafkaUnavailable, Unacknowledged: some of the changes may be written: apply it again.
     """
-    tables = _tables(path)
-    with closing(KeptProducers(settings)) as producers:
-        steps = _steps(settings, tables, producers, prune=prune)
-        done = [] if dry_run else [step for step in steps if step.writes]
-        for step in done:
-            record = step.record
-            assert record is not None, "of a step that writes"
-            with producer_of(settings, record.timer_topic, None, producers) as producer:
-                stops = step.change == "removed"
-                step.at = write_record(settings, producer, record, stops=stops)
-    for step, taken in zip(done, await_taken(settings, [s.at for s in done], wait_s), strict=True):
+    settings, tables = writer.settings, _tables(path)
+    steps = _steps(writer, tables, prune=prune)
+    done = [] if dry_run else [step for step in steps if step.writes]
+    written = []
+    for step in done:
+        record = step.record
+        assert record is not None, "of a step that writes"
+        with writer.producer(record.timer_topic) as producer:
+            stops = step.change == "removed"
+            written.append(write_record(settings, producer, record, stops=stops))
+    for step, taken in zip(done, await_taken(settings, written, wait_s), strict=True):
         step.taken = taken
     return [
         ScheduleDifference(
@@ -91,7 +87,7 @@ def apply(
 
 
 def _tables(path: Path) -> dict[str, NewSchedule]:
-    """The schedules of the file.
+    """Reads the schedules of the file.
 
     Raises:
         ConfigError: names all that is wrong in it.
@@ -128,58 +124,53 @@ def _refuse(path: Path | str, wrong: list[str]) -> None:
         raise ConfigError(f"nothing was written; {path} cannot be used:{text}")
 
 
-def _steps(
-    settings: Settings,
-    tables: Mapping[str, NewSchedule],
-    producers: KeptProducers,
-    *,
-    prune: bool,
-) -> list[_Step]:
-    """All differences. Raises as `apply`."""
+def _steps(writer: TimerWriter, tables: Mapping[str, NewSchedule], *, prune: bool) -> list[_Step]:
+    """Determines all differences. Raises as `apply`."""
+    settings, now_ms = writer.settings, writer.clock.now_ms()
     records, wrong = dict[str, ScheduleRecord](), list[str]()
     for name, new in sorted(tables.items()):
         try:
-            records[name] = requested(settings, name, new, may_have_ended=True)
+            records[name] = requested(settings, name, new, now_ms, may_have_ended=True)
         except ConfigError as error:
             wrong.append(f"{name}: {error}")
     _refuse("the file", wrong)
     wanted = {name: record.timer_topic for name, record in records.items()}
     timers = _pending(settings, wanted)
-    steps = [_step(settings, n, record, timers.get(n), producers) for n, record in records.items()]
+    steps = [_step(writer, n, record, timers.get(n), now_ms) for n, record in records.items()]
     return [*steps, *(_removed(settings, wanted) if prune else ())]
 
 
 def _pending(settings: Settings, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:
-    """As `by_name`; looks again for those that may be on their way."""
-    found = by_name(settings, wanted)
+    """Finds schedules as `find_schedules`; looks again for those that may be on their way."""
+    found = find_schedules(settings, wanted)
     for pause_s in READ_PAUSES_S:
         if missing := wanted.keys() - found.keys():
             time.sleep(pause_s)
-            found |= by_name(settings, {name: wanted[name] for name in missing})
+            found |= find_schedules(settings, {name: wanted[name] for name in missing})
     return found
 
 
 def _step(
-    settings: Settings,
+    writer: TimerWriter,
     name: str,
     record: ScheduleRecord,
     timer: PendingTimer | None,
-    producers: KeptProducers,
+    now_ms: int,
 ) -> _Step:
     if timer is None:
-        if record.has_ended:
+        if record.has_ended(now_ms):
             return _Step(name, "unchanged")
-        with producer_of(settings, record.timer_topic, None, producers) as producer:
+        with writer.producer(record.timer_topic) as producer:
             number = partition_of(producer, record)
-        if number % settings.shard.count != settings.shard.index:
+        if not owns(writer.settings.shard, (record.timer_topic, number)):
             return _Step(name, "elsewhere")
         return _Step(name, "added", record, _differences({}, _shown(record)))
     former = ScheduleRecord.of(timer)
-    if record.has_ended:
+    if record.has_ended(now_ms):
         return _Step(name, "removed", former)
     before, after = _shown(former), _shown(record)
     starts_ms = former.recurrence.starts_ms
-    if "starts" not in after and starts_ms is not None and starts_ms <= SystemClock().now_ms():
+    if "starts" not in after and starts_ms is not None and starts_ms <= now_ms:
         del before["starts"]  # it has no effect any more, or was set by a pause
     fields = _differences(before, after)
     if not fields:
@@ -190,18 +181,18 @@ def _step(
 
 
 def _removed(settings: Settings, wanted: Mapping[str, str]) -> Iterator[_Step]:
-    """Those that the file lacks, in the timer topics that it names."""
+    """Yields the stops of schedules that the file lacks, in the timer topics that it names."""
     topics = set(wanted.values()) or {timer_topic_of(settings, None)}
-    with opened(settings) as directory:
-        for timers in pending(directory):
-            for record in without_messages([t for t in timers if source_of(t)[0] in topics]):
-                name = record.name.decode(errors="surrogateescape")
-                if wanted.get(name) != record.timer_topic:
-                    yield _Step(name, "removed", record)
+    with open_files(settings) as directory:
+        records = chain.from_iterable(map(without_messages, pending(directory)))
+        for record in records:
+            name = record.name.decode(errors="surrogateescape")
+            if record.timer_topic in topics and wanted.get(name) != record.timer_topic:
+                yield _Step(name, "removed", record)
 
 
 def _shown(record: ScheduleRecord) -> dict[str, str]:
-    """The fields by their meaning, as text; those that are given."""
+    """Returns the fields that are given, by their meaning, as text."""
     recurrence = record.recurrence
     is_cron = recurrence.cron is not None
     values = {

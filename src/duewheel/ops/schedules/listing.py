@@ -17,12 +17,14 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from duewheel.api.schedules import NextInstants, ScheduleList, ScheduleSummary
+from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
-from duewheel.ops.changes.requests import timer_topic_of
-from duewheel.ops.files import opened
-from duewheel.ops.schedules.records import without_messages
+from duewheel.ops.files import open_files
+from duewheel.ops.named_timer_topic import timer_topic_of
+from duewheel.ops.schedules.schedule_record import without_messages
 from duewheel.ops.timers.pending import source_of
+from duewheel.schemas.partition_names import partition_name
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -34,7 +36,7 @@ CHANGE_PAUSES_S = (0.15,) * 20  # one that fires each second is found if it is p
 T = TypeVar("T")
 
 
-def listed(settings: Settings, limit: int = sys.maxsize) -> ScheduleList:
+def list_schedules(settings: Settings, clock: Clock, limit: int = sys.maxsize) -> ScheduleList:
     """Lists the schedules by name; those that fire first, if there are more than `limit`. Keeps no
     message, and decodes none.
 
@@ -42,50 +44,54 @@ def listed(settings: Settings, limit: int = sys.maxsize) -> ScheduleList:
         ConfigError: there is no data directory.
         CorruptFile: a pending timer is damaged.
     """
-    rows = list[ScheduleSummary]()
-    with opened(settings) as directory:
+    rows, now_ms = list[ScheduleSummary](), clock.now_ms()
+    with open_files(settings) as directory:
         for part in pending(directory):
             timers = part[: limit + 1 - len(rows)]
             records = without_messages(timers)
-            rows += [r.summary(timer) for r, timer in zip(records, timers, strict=True)]
+            rows += [r.summary(now_ms, timer) for r, timer in zip(records, timers, strict=True)]
             if len(rows) > limit:
                 break
     found = sorted(rows[:limit], key=lambda row: (row.name, row.timer_topic))
     return ScheduleList(schedules=found, more=len(rows) > limit)
 
 
-def shown(settings: Settings, name: str, timer_topic: str | None) -> ScheduleSummary:
-    """One schedule. Raises as `required`."""
-    timer = required(settings, name, timer_topic)
+def show_schedule(
+    settings: Settings, clock: Clock, name: str, timer_topic: str | None
+) -> ScheduleSummary:
+    """Returns one schedule. Raises as `require_schedule`."""
+    timer = require_schedule(settings, name, timer_topic)
     (record,) = without_messages([timer])
-    return record.summary(timer)
+    return record.summary(clock.now_ms(), timer)
 
 
-def next_instants(settings: Settings, name: str, timer_topic: str | None) -> NextInstants:
-    """The next ten instants of a schedule, pauses aside. Raises as `required`."""
-    timer = required(settings, name, timer_topic)
+def next_instants(
+    settings: Settings, clock: Clock, name: str, timer_topic: str | None
+) -> NextInstants:
+    """Returns the next ten instants of a schedule, pauses aside. Raises as `require_schedule`."""
+    timer = require_schedule(settings, name, timer_topic)
     (record,) = without_messages([timer])
     recurrence = record.recurrence
     return NextInstants(
         name=name,
         zone=None if recurrence.cron is None else recurrence.zone,
         paused=recurrence.paused,
-        due_ms=list(islice(record.instants(timer), NEXT)),
+        due_ms=list(islice(record.coming_instants(clock.now_ms(), timer), NEXT)),
     )
 
 
-def required(settings: Settings, name: str, timer_topic: str | None) -> PendingTimer:
-    """The pending copy of a schedule.
+def require_schedule(settings: Settings, name: str, timer_topic: str | None) -> PendingTimer:
+    """Returns the pending copy of a schedule.
 
     Args:
         timer_topic: by default the first of `timer.topics`.
 
     Raises:
         NoSuchSchedule: there is none of this name in this timer topic; names others that have one.
-        ConfigError: as `by_name`, or there is no such timer topic.
+        ConfigError: as `find_schedules`, or there is no such timer topic.
     """
     topic = timer_topic_of(settings, timer_topic)
-    with opened(settings) as directory:
+    with open_files(settings) as directory:
         found, others = _matching(directory, {name: topic})
     if name in found:
         return found[name]
@@ -93,8 +99,8 @@ def required(settings: Settings, name: str, timer_topic: str | None) -> PendingT
     raise NoSuchSchedule(f"{topic} has no schedule {name!r} in this shard{hint}")
 
 
-def by_name(settings: Settings, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:
-    """The pending copies of schedules.
+def find_schedules(settings: Settings, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:
+    """Returns the pending copies of schedules, by name.
 
     Args:
         wanted: their timer topics by their names.
@@ -102,23 +108,27 @@ def by_name(settings: Settings, wanted: Mapping[str, str]) -> dict[str, PendingT
     Raises:
         ConfigError: there is no data directory, or one is pending in several partitions.
     """
-    with opened(settings) as directory:
+    with open_files(settings) as directory:
         return _matching(directory, wanted)[0]
 
 
-def patiently(call: Callable[[], T], pauses_s: Sequence[float]) -> T:
-    """Calls it again after each pause, until it does not raise NoSuchSchedule."""
+def patiently(
+    call: Callable[[], T], pauses_s: Sequence[float], last: Callable[[], T] | None = None
+) -> T:
+    """Calls it, and again after each pause, until it does not raise NoSuchSchedule; after all
+    pauses it calls `last`, if given.
+    """
     for pause_s in pauses_s:
         with suppress(NoSuchSchedule):
             return call()
         time.sleep(pause_s)
-    return call()
+    return call() if last is None else last()
 
 
 def _matching(
     directory: DataDirectory, wanted: Mapping[str, str]
 ) -> tuple[dict[str, PendingTimer], set[str]]:
-    """One pass for a single name, and for many. Also returns other timer topics with the names."""
+    """Returns the pending copies, and other timer topics with these names, by one pass."""
     only = next(iter(wanted)).encode(errors="surrogateescape") if len(wanted) == 1 else None
     found, others = dict[str, PendingTimer](), set[str]()
     for timer in chain.from_iterable(pending(directory, only)):
@@ -131,7 +141,7 @@ def _matching(
             continue
         _, former, newest = source_of(found.setdefault(name, timer))
         if former != partition:
-            places = " and ".join(f"{topic}-{n}" for n in sorted({partition, former}))
+            places = " and ".join(partition_name((topic, n)) for n in sorted({partition, former}))
             cancel = "cancel all but one by id and partition"
             raise ConfigError(f"{name!r} is pending in {places}: {cancel}")
         if offset > newest:
@@ -142,8 +152,8 @@ def _matching(
 def pending(
     directory: DataDirectory, timer_id: bytes | None = None
 ) -> Iterator[list[PendingTimer]]:
-    """The recurring timers, all or those with an id, in the order in which they leave: in parts,
-    because their messages may be large.
+    """Yields the recurring timers, all or those with an id, in the order in which they leave. They
+    come in parts, because their messages may be large.
     """
     wanted = Filter(timer_id=timer_id, recurring=True)
     for chunk in list_chunks(directory, wanted, sys.maxsize):

@@ -16,12 +16,12 @@ from duewheel.api.shard import BoundInForce
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.kafka.limits import PublisherLimits
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
 from duewheel.runtime.readiness import ReadyBounds
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel import dequeue_config
-from duewheel.wheel.admin.change_settings import SKIPPED_MAX
+from duewheel.wheel.admin.skip_records import SKIPPED_MAX
 from duewheel.wheel.storage.timelines.chain_ends import INDEX_BYTES
 
 FIXED = "fixed"
@@ -29,7 +29,7 @@ _RARELY_MORE = "fixed; more where ingest.trigger_ms is large"
 Value = int | str | dict[str, int] | None
 
 
-def bounds(settings: Settings) -> dict[str, BoundInForce]:
+def bounds_in_force(settings: Settings) -> dict[str, BoundInForce]:
     """Builds the section `bounds` of `config check` and `status`: by name, `value` and `from`."""
     set_by, ready = partial(_set, settings), ReadyBounds.of(settings)
     return {
@@ -38,15 +38,14 @@ def bounds(settings: Settings) -> dict[str, BoundInForce]:
         "transactions_in_flight": _fixed(1),
         "transaction_records": set_by("dequeue.chunk_records"),
         "transaction_bytes": set_by("dequeue.chunk_bytes"),
-        "transaction_topics": _fixed(dequeue_config.TOPICS_MAX),
         "transaction_partitions": _fixed(dequeue_config.PARTITIONS_MAX),
         "transaction_rolls": _fixed(dequeue_config.ROLLS_MAX),
         "transaction_answers": _fixed(dequeue_config.REPLIES_MAX),
         "transaction_timeout_ms": set_by("dequeue.transaction_timeout_ms"),
         "call_deadline_ms": set_by("dequeue.call_deadline"),
-        "batch_bytes": _fixed(PublisherLimits().batch_bytes),
+        "batch_bytes": _fixed(TransactionLimits().batch_bytes),
         "batch_bytes_max": _fixed(
-            PublisherLimits().batch_bytes_max, "fixed; less where a topic takes less"
+            TransactionLimits().batch_bytes_max, "fixed; less where a topic takes less"
         ),
         "ready_silence_ms": _fixed(ready.silence_ms),
         "ready_lag_ms": _fixed(ready.lag_ms, _RARELY_MORE),
@@ -94,7 +93,7 @@ def _of_dequeue(settings: Settings) -> dict[str, BoundInForce]:
 
 
 def _set(settings: Settings, key: str, value: Value = None, how: str = "") -> BoundInForce:
-    """A bound of the setting's value, or of another one that follows from it."""
+    """Makes a bound of the setting's value, or of another one that follows from it."""
     if value is None:
         section, name = key.split(".")
         of_setting = getattr(getattr(settings, section), name)

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import errno
-from typing import Literal
 
 from duewheel.api.shard import Paused
 from duewheel.checkpoints.fs import HOST_FS
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.role import ProcessName, Role
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.files import opened
-
-Process = Literal["ingest", "dequeue"]
-_PROCESSES: dict[Process, Role] = {"ingest": Role.INGEST, "dequeue": Role.DEQUEUE}
+from duewheel.ops.files import open_files
 
 
-def set_paused(settings: Settings, process: Process, *, on: bool) -> Paused:
+def set_paused(settings: Settings, process: ProcessName, *, on: bool) -> Paused:
     """Pauses or resumes a process, now and across its restarts.
 
     Raises:
         ConfigError: the data directory cannot be written here.
     """
     try:
-        with opened(settings, HOST_FS) as directory:
-            directory.state.live.pause(_PROCESSES[process], on=on)
+        with open_files(settings, HOST_FS) as directory:
+            directory.state.live.pause(Role.of(process), on=on)
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES):
             raise

@@ -14,6 +14,7 @@ import time
 
 from duewheel.api.shard import Promoted
 from duewheel.checkpoints.file_lock import lock_is_held
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.live_fields import PROMOTION_MS
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
@@ -21,6 +22,7 @@ from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, RecoveryPending
+from duewheel.ops.files import open_state
 
 _POLL_S = 0.02
 
@@ -34,10 +36,7 @@ def promote(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> Pr
             messages.
     """
     begun_s, data_dir = time.monotonic(), settings.storage.data_dir
-    try:
-        state = State.open(data_dir)
-    except FileNotFoundError as error:
-        raise settings.no_data_dir() from error
+    state = open_state(settings, HOST_FS)
     try:
         _require_standby(state)
         state.live.want_promotion(clock.now_ms())

@@ -11,31 +11,30 @@ from functools import partial
 
 from duewheel.api.shard import BoundInForce, ShardView
 from duewheel.checkpoints import fs
-from duewheel.clock import Clock, SystemClock
+from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.ops.files import open_state
-from duewheel.ops.shard.bounds_in_force import bounds
+from duewheel.ops.shard.bounds_in_force import bounds_in_force
 from duewheel.runtime.configured_facts import ConfiguredFacts
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
-def status(settings: Settings, clock: Clock | None = None) -> ShardView:
+def status(settings: Settings, clock: Clock) -> ShardView:
     """Reads the state of a shard.
 
     Raises:
         NoDataDirectory: the data directory does not exist yet.
     """
     with open_state(settings) as state:
-        now_ms = (clock or SystemClock()).now_ms()
-        facts = _WithBounds(state, now_ms, settings, partial(_count, settings))
+        facts = _WithBounds(state, clock.now_ms(), settings, partial(_count, settings))
         return ShardView.model_validate(facts, from_attributes=True)
 
 
 class _WithBounds(ConfiguredFacts):
     @property
     def bounds(self) -> dict[str, BoundInForce]:
-        return bounds(self.settings)
+        return bounds_in_force(self.settings)
 
 
 def _count(settings: Settings) -> int:

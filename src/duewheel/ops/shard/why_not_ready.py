@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duewheel.clock import SystemClock
+from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, NoDataDirectory, RecoveryPending
 from duewheel.ops.files import Unreadable, files_identity, open_state
@@ -10,7 +10,7 @@ from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.shard_facts import ShardFacts
 
 
-def not_ready_reasons(settings: Settings, now_ms: int) -> dict[str, str]:
+def not_ready_reasons(settings: Settings, clock: Clock) -> dict[str, str]:
     """Returns why the shard does not do its work, by name; empty if it does."""
     try:
         files_identity(settings)
@@ -21,17 +21,17 @@ def not_ready_reasons(settings: Settings, now_ms: int) -> dict[str, str]:
     except RecoveryPending:
         pass  # a reason of `not_ready`
     with open_state(settings) as state:
-        return not_ready(ShardFacts(state, now_ms), ReadyBounds.of(settings))
+        return not_ready(ShardFacts(state, clock.now_ms()), ReadyBounds.of(settings))
 
 
-def why_no_reply(settings: Settings) -> list[str]:
-    """Why the shard does not reply now; empty if it should, or works on another host."""
+def why_no_reply(settings: Settings, clock: Clock) -> list[str]:
+    """Returns why the shard does not reply now; empty if it should, or works on another host."""
     try:
         state = open_state(settings)
     except (OSError, DuewheelError):
         return []
     with state:
-        facts = ShardFacts(state, SystemClock().now_ms())
+        facts = ShardFacts(state, clock.now_ms())
         found = not_ready(facts, ReadyBounds.of(settings))
         paused = [name for name, each in facts.processes.items() if each.state == "paused"]
     return [*found.values(), *(f"{name} is paused" for name in paused)]

@@ -7,26 +7,37 @@ wanted, or none, and a `next` after the last one that it has read.
 
 from __future__ import annotations
 
-import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
-from duewheel.api.messages import octets_shown, start_of
+from duewheel.api.messages import key_in_list, octets_shown
 from duewheel.api.requests import TimerFilter, TimerQuery
 from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
+from duewheel.client.request_headers import tag_octets
 from duewheel.config.settings import Settings
-from duewheel.errors import InvalidTimer
-from duewheel.ops.files import opened
+from duewheel.errors import ConfigError
+from duewheel.ops.files import open_files
+from duewheel.ops.named_timer_topic import decoded_handle
 from duewheel.ops.pages import page_of_parts
-from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks, list_pending
+from duewheel.schemas.partition_names import partition_named
+from duewheel.wheel.inspect.listing import (
+    CANDIDATES_MAX,
+    Filter,
+    PendingTimer,
+    list_chunks,
+    list_pending,
+)
 from duewheel.wheel.slots import slot_of
 
 PAGE_S = 0.5
+SEARCH_S = 10.0  # a producer may have written millions of timers with the id of a handle
 SHOWN_MAX = 100  # timers of one id
 
 
-def listed(
+def list_timers(
     settings: Settings, wanted: TimerFilter, limit: int, page: str | None = None
 ) -> Iterator[TimerSummary]:
     """Yields timers in the order in which they leave, `limit` at most; `page` is that of the last
@@ -36,7 +47,7 @@ def listed(
         ConfigError: `page` does not parse.
         CorruptFile: a pending timer is damaged.
     """
-    with opened(settings) as directory:
+    with open_files(settings) as directory:
         for timer in list_pending(directory, selection(settings, wanted, page), limit):
             yield summary_of(timer)
 
@@ -49,7 +60,7 @@ def page_of(settings: Settings, wanted: TimerQuery, within_s: float = PAGE_S) ->
         CorruptFile: a pending timer is damaged.
     """
     limit = wanted.limit
-    with opened(settings) as directory:
+    with open_files(settings) as directory:
         chunks = list_chunks(directory, selection(settings, wanted, wanted.page), limit + 1)
         parts = (([summary_of(timer) for timer in each.timers], each.reached) for each in chunks)
         timers, following = page_of_parts(parts, limit, within_s, lambda row: row.page)
@@ -62,36 +73,43 @@ def by_handle(settings: Settings, handle: str, *, body: bool) -> TimerWithMessag
     return None if timer is None else _with_message(timer, body=body)
 
 
-def selected(settings: Settings, wanted: TimerFilter, *, body: bool) -> Iterator[TimerWithMessage]:
+def matching_timers(
+    settings: Settings, wanted: TimerFilter, *, body: bool
+) -> Iterator[TimerWithMessage]:
     """Yields the timers that match, SHOWN_MAX at most. Raises as `page_of`."""
-    with opened(settings) as directory:
+    with open_files(settings) as directory:
         for timer in list_pending(directory, selection(settings, wanted), SHOWN_MAX):
             yield _with_message(timer, body=body)
 
 
-def pending_by_handle(settings: Settings, handle: str) -> PendingTimer | None:
+def pending_by_handle(
+    settings: Settings, handle: str, within_s: float = SEARCH_S
+) -> PendingTimer | None:
     """Returns the pending timer that a recall handle names, None without one.
 
     Raises:
         InvalidTimer: the handle does not parse.
-        ConfigError, CorruptFile: as `page_of`.
+        ConfigError, CorruptFile: as `page_of`; or the timers of its id cannot be read within
+            `within_s`.
     """
-    named = RecallHandle.decode(handle)
-    if named.timer_topic not in settings.timer_topics:
-        raise InvalidTimer(
-            f'the recall handle names "{named.timer_topic}", which is no timer topic'
-        )
-    with opened(settings) as directory:
+    named = decoded_handle(settings, handle)
+    with open_files(settings) as directory:
         by_offset = Filter(
             timer_id=named.id.encode(errors="surrogateescape"), first_offset=named.offset
         )
         slot = slot_of(named.due_ms, settings.timer.precision_ms)
         # Most are in the slot of their due time: others of their id, perhaps all timers, need not
         # be searched.
-        for wanted in (replace(by_offset, first_slot=slot, last_slot=slot), by_offset):
-            for timer in list_pending(directory, wanted, sys.maxsize):
+        end_s = time.monotonic() + within_s
+        searches = (replace(by_offset, first_slot=slot, last_slot=slot), by_offset)
+        for chunk in chain.from_iterable(
+            list_chunks(directory, wanted, CANDIDATES_MAX) for wanted in searches
+        ):
+            for timer in chunk.timers:
                 if timer.source == named.place:
                     return timer
+            if time.monotonic() > end_s:
+                raise ConfigError(f"too many timers have the id {named.id!r}: search stopped")
         return None
 
 
@@ -104,7 +122,7 @@ def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) 
     """Selects pending timers.
 
     Raises:
-        InvalidTimer: a key is given twice, or its base64 does not parse.
+        InvalidTimer: a key is given twice, or its base64 does not parse; the tag is none.
     """
     precision_ms = settings.timer.precision_ms
     first, last = (
@@ -112,13 +130,13 @@ def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) 
         for instant_ms in (wanted.since_ms, wanted.until_ms)
     )
     wanted_id = None if wanted.id is None else wanted.id.encode(errors="surrogateescape")
-    tag = None if wanted.tag is None else wanted.tag.encode()
+    tag = None if wanted.tag is None else tag_octets(wanted.tag)
     return Filter(wanted.topic, first, last, page, wanted.level, wanted_id, wanted.key_octets, tag)
 
 
 def summary_of(timer: PendingTimer, *, whole: bool = False) -> TimerSummary:
     """Returns a pending timer without its message; `whole`: with all of a long key."""
-    key = timer.key if whole or timer.key is None else start_of(timer.key)
+    key, key_bytes = (timer.key, None) if whole else key_in_list(timer.key)
     return TimerSummary(
         id=timer.id.decode(errors="backslashreplace"),
         source=timer.source,
@@ -127,7 +145,7 @@ def summary_of(timer: PendingTimer, *, whole: bool = False) -> TimerSummary:
         topic=timer.target,
         level=timer.level or None,
         **octets_shown("key", key),
-        key_bytes=None if key == timer.key else len(timer.key or b""),
+        key_bytes=key_bytes,
         value_bytes=timer.value_bytes,
         rolled=timer.rolled,
         cancelled=timer.cancelled,
@@ -150,6 +168,5 @@ def handle_of(timer: PendingTimer) -> str | None:
 
 def source_of(timer: PendingTimer) -> tuple[str, int, int]:
     """Returns the timer topic, the partition and the offset of a timer's first copy."""
-    place, _, offset = timer.source.rpartition("@")
-    topic, _, partition = place.rpartition("-")
-    return topic, int(partition), int(offset)
+    name, _, offset = timer.source.rpartition("@")
+    return *partition_named(name), int(offset)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
+from duewheel import factory
 from duewheel.api.topics import CreatedTopic, ExaminedTopic
+from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Locked
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.kafka.topics.requirements import TopicFinding
+from duewheel.kafka.topics.requirements import TopicFinding, TopicState
 from duewheel.ops.shard.status import status
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.name_patterns import may_name_topic
@@ -32,12 +34,12 @@ def init_topics(
         KafkaUnavailable: no answer in time.
         ConfigError: no right to create a topic.
     """
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+    with factory.kafka_admin(settings) as admin:
         found = admin.init_topics(
             settings, partitions=partitions, replication_factor=replication_factor
         )
         for finding in (*found, *_targets(settings, admin, is_wanted)):
-            yield ExaminedTopic(**asdict(finding))
+            yield ExaminedTopic(**asdict(finding) | {"state": finding.state.value})
 
 
 def _targets(
@@ -46,15 +48,15 @@ def _targets(
     for target in admin.missing_targets(settings):
         if is_wanted(target):
             admin.create_topic(target, None)
-            yield TopicFinding(target, "created")
+            yield TopicFinding(target, TopicState.CREATED)
         else:
             reason = (
                 f"its due messages become dead letters: `duewheel topic create {target}` makes it"
             )
-            yield TopicFinding(target, "missing", reason=reason)
+            yield TopicFinding(target, TopicState.MISSING, reason=reason)
 
 
-def begin_shard(settings: Settings) -> bool:
+def begin_shard(settings: Settings, clock: Clock) -> bool:
     """Begins the shard; returns False if it has progress already.
 
     Raises:
@@ -63,7 +65,7 @@ def begin_shard(settings: Settings) -> bool:
     try:
         return init_progress(settings)
     except Locked:
-        if not status(settings).dequeue.is_alive:
+        if not status(settings, clock).dequeue.is_alive:
             raise
         return False
 
@@ -83,7 +85,7 @@ def create_topics(
             raise ConfigError(f"{name!r} is a topic of duewheel's own: `duewheel init` creates it")
         if not may_name_topic(name):
             raise ConfigError(f"{name!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
-    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+    with factory.kafka_admin(settings) as admin:
         for name in names:
             exists = bool(admin.describe_partitions([name]))
             if not exists:

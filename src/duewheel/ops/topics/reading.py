@@ -6,14 +6,14 @@ import base64
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from duewheel import factory
 from duewheel.api.messages import octets_shown
 from duewheel.api.topics import ReadRecord
 from duewheel.config.bounds import Bound
 from duewheel.config.settings import Settings
-from duewheel.kafka.connect.clients import ClientSettings
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, shown
-from duewheel.ops.file_import.records import CopiedHeader, CopiedLine, CopiedRecord
+from duewheel.ops.file_import.line_records import CopiedHeader, CopiedLine, CopiedRecord
 from duewheel.schemas.header_names import DUE_MS
 
 _DIGITS_MAX = 20
@@ -40,7 +40,7 @@ def records_of(
 
 
 def lines_to_send(settings: Settings, topic: str) -> Iterator[CopiedLine]:
-    """Yields the newest record of each key, as lines for `duewheel send --file --name`.
+    """Yields the newest record of each key, as lines for `duewheel import`.
 
     A topic of another delay service, such as etf1's or Karafka's, is compacted: an older record of
     a key was replaced, and one without a value was delivered or cancelled. Reads the topic twice:
@@ -64,7 +64,7 @@ def lines_to_send(settings: Settings, topic: str) -> Iterator[CopiedLine]:
 
 @contextmanager
 def _opened(settings: Settings, topic: str) -> Iterator[LogReader]:
-    with LogReader(ClientSettings(settings.kafka.client_options("consumer")), [topic]) as reader:
+    with LogReader(factory.kafka_clients(settings, "consumer"), [topic]) as reader:
         reader.existing()
         yield reader
 

@@ -11,12 +11,12 @@ export const tag = (text, kind = "", title = null) =>
 export const code = (text) => (text === "" ? muted("empty") : el("span.code", text));
 
 /** The key of a timer or dead letter. */
-export function keyOf({ key, key_base64: encoded, key_bytes: size }) {
-  const rest = size == null ? "" : muted(` … of ${bytes(size)}`);
-  if (encoded != null) {
+export function keyOf({ key, key_base64: encoded = null, key_bytes: size = null }) {
+  const rest = size === null ? "" : muted(` … of ${bytes(size)}`);
+  if (encoded !== null) {
     return el("span", code(encoded), " ", muted("base64"), rest);
   }
-  return key == null ? muted("none") : el("span", code(key), rest);
+  return key === null ? muted("none") : el("span", code(key), rest);
 }
 
 /** The size of the value of a timer or dead letter. */
@@ -28,7 +28,7 @@ export function stateOf({ cancelled, due_ms: due, rolled, level }) {
   const tags = [
     cancelled ? tag("cancelled", "bad") : null,
     due === null ? tag("dead letter", "warn") : rolled ? tag("rolls", "", rolls) : null,
-    level == null ? null : tag(`level ${level}`),
+    level === null ? null : tag(`level ${level}`),
   ].filter(Boolean);
   return el("span", tags.length ? tags.flatMap((each) => [each, " "]) : "pending");
 }

@@ -27,7 +27,7 @@ export class ListView {
 
   /**
    * @param {object} what `title`, `one`: the noun for a row, `heads` as of `table`, `fields` as of
-   *   SearchForm, if there is a form; `tools`: buttons; elements `above` the list; `order` of the rows
+   *   SearchForm, if there is a form; `tools`: buttons; `order` of the rows
    * @param {function(object, boolean): object} what.begin begins a search for the values of the
    *   form, by the page itself if true: `more()` returns the next rows; `isOpen` says that there may
    *   be others, `says` and `moreLabel`, if any, how it goes on
@@ -37,13 +37,13 @@ export class ListView {
    * @param {function(): string} what.empty in place of a table
    */
   constructor(section, what) {
-    this.what = { key: () => null, level: "h1", tools: [], above: [], order: "", ...what };
+    this.what = { key: () => null, level: "h1", tools: [], order: "", ...what };
     this.search = null;
     this.rows = [];
     this.status = el("p.caption", { role: "status" });
     this.table = el("div.list");
     this.moreButton = button("More", () => this.#more(), { hidden: true });
-    const { level, title, fields, tools, above } = this.what;
+    const { level, title, fields, tools } = this.what;
     this.form = fields ? new SearchForm(title, fields, () => this.load()) : null;
     section.append(
       head(
@@ -53,7 +53,6 @@ export class ListView {
         ...tools,
       ),
       ...(this.form ? [this.form.element] : []),
-      ...above,
       this.status,
       this.table,
       this.moreButton,
@@ -69,7 +68,9 @@ export class ListView {
     }
   }
 
-  /** Reads it again. `quiet`: the old rows are shown until the new ones are read. */
+  /** Reads it again, and returns the error, if any, which it shows. `quiet`: the old rows are shown
+   * until the new ones are read.
+   */
   async load(quiet = false) {
     this.search = this.what.begin(this.form?.values ?? {}, quiet);
     if (!quiet) {
@@ -77,7 +78,7 @@ export class ListView {
       this.table.ariaBusy = "true";
       this.status.textContent = "Reading";
     }
-    await this.#read(true);
+    return this.#read(true);
   }
 
   async #more() {
@@ -96,12 +97,14 @@ export class ListView {
         this.rows = isFirst ? found : [...this.rows, ...found];
         this.#show();
       }
+      return null;
     } catch (error) {
       if (number === this.#number) {
         this.table.ariaBusy = null;
         const older = this.rows.length ? " What stands below is older." : "";
         this.status.textContent = `${this.what.title} cannot be read: ${error.message}.${older}`;
       }
+      return error;
     }
   }
 

@@ -14,7 +14,7 @@ export function messageOf({
 }) {
   const size = length === null ? "no value (null)" : `value of ${bytes(length)}`;
   const title = el("h3", "Message");
-  if (headers == null) {
+  if (headers === null) {
     const named = names?.length ? `headers ${names.join(", ")}` : "no headers";
     return [title, note(`${size}; ${named}. Bodies are hidden: serve.show_bodies shows them.`)];
   }
@@ -33,10 +33,10 @@ export function messageOf({
 
 /** Bytes as text, or in base64 if they are none. */
 function octets(text, encoded, how) {
-  if (encoded != null) {
+  if (encoded !== null) {
     return el("div", muted("base64 "), how(encoded));
   }
-  return text == null ? muted("null") : how(text);
+  return text === null ? muted("null") : how(text);
 }
 
 const block = (text) => el("pre", { tabindex: 0, role: "region", "aria-label": "Value" }, text);

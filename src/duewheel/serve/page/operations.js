@@ -7,7 +7,7 @@ const SCHEDULE = (name) => `v1/schedules/${encodeURIComponent(name)}`;
 const OF = ({ timer_topic: topic }) => ({ timer_topic: topic }); // a name belongs to its timer topic
 const BACKGROUND = { background: true };
 
-// ---- reads; the first three are repeated, and never ask for a token by themselves ---------------
+// ---- reads; those in the background are repeated by the page, and never ask for a token ---------
 
 export const status = () => read("v1/status", {}, BACKGROUND);
 export const stats = () => read("v1/stats", {}, BACKGROUND);

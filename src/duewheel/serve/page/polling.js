@@ -1,7 +1,8 @@
 // Repeats a read while the page is visible.
 //
 // The next read comes `everyMs` after the one before, and no sooner than nine times as long as that
-// took: a count of millions must not keep a thread of the API busy for the sake of a page.
+// took: a count of millions must not keep a thread of the API busy for the sake of a page. After
+// failures it comes later, up to RETRY_MAX_MS.
 
 import { Problem } from "./api.js";
 
@@ -10,8 +11,8 @@ const RETRY_MAX_MS = 15_000;
 
 /**
  * @param {number} everyMs the shortest time between two reads
- * @param {object} what `read` returns a promise, `show` gets its result, or `fail` its error; `isWanted`:
- *   whether the result is on the screen
+ * @param {object} what `read` returns a promise; `show` and `fail`, if any, get its result or error;
+ *   `isWanted`: whether the result is on the screen
  * @returns {function(): void} reads at once
  */
 export function poll(everyMs, what) {
@@ -36,14 +37,15 @@ export function poll(everyMs, what) {
     busy = true;
     const beginMs = performance.now();
     try {
-      what.show(await what.read());
+      const found = await what.read();
+      what.show?.(found);
       failures = 0;
     } catch (error) {
       failures += 1;
       if (!(error instanceof Problem)) {
         console.error(error); // a fault of the page
       }
-      what.fail(error);
+      what.fail?.(error);
     }
     busy = false;
     const pauseMs = Math.max(

@@ -72,11 +72,20 @@ function focusFirst(dialog) {
 
 // ---- changes ------------------------------------------------------------------------------------
 
-// A change has a question as of `ask`, its call, the text `done` by the result of the call, and by the
-// answer a text (`null`: there is none) and the state of the timer (none: it is unknown); `stays`: the
-// timer in its place stays pending.
+/**
+ * @typedef {object} Change
+ * @property {object} question as of `ask`
+ * @property {function(): Promise<object>} call makes it; the result has the `answer` of the reply
+ * @property {function(object): string} done the text of a result
+ * @property {Object<string, string>} texts that follow it, by the answer; `null`: there is none
+ * @property {Object<string, string>} states of the timer, by the answer; without one it is unknown
+ * @property {boolean} [stays] the timer in its place stays pending
+ */
 
-/** Makes a change; leaves the buttons that make sense after it. */
+/**
+ * Makes a change; leaves the buttons that make sense after it.
+ * @param {Change} change
+ */
 async function act({ dialog, timer, changed, result, state, actions }, pressed, change) {
   const again = (label, handle) => button(label, () => load(dialog, handle, changed));
   const after = (known, next) => {
@@ -168,12 +177,10 @@ const LATER = [
   [0, "to a time"],
 ];
 
-function postponed(timer) {
-  const choice = el(
-    "select",
-    { oninput: update },
-    LATER.map(([ms, label]) => el("option", { value: ms }, label)),
-  );
+/** The fields of a postponement, and the due time that they have: null or NaN without one. */
+function dueFields(timer) {
+  const options = LATER.map(([ms, label]) => el("option", { value: ms }, label));
+  const choice = el("select", { oninput: update }, options);
   const at = timeInput(timer.due_ms);
   const atField = field(`New due time (${zone()})`, at);
   const preview = el("p", { role: "status" });
@@ -181,6 +188,23 @@ function postponed(timer) {
     Number(choice.value) ? timer.due_ms + Number(choice.value) : fromInput(at.value);
   at.addEventListener("input", update);
   update();
+  return { due, fields: [field("Postpone", choice), atField, preview] };
+
+  function update() {
+    atField.hidden = Number(choice.value) !== 0;
+    preview.textContent = due() ? `New: ${instant(due())}, ${relative(due())}.` : "";
+  }
+}
+
+function whyNoDueTime(ms) {
+  if (!ms) {
+    return "Give a time.";
+  }
+  return ms > now() ? null : "This time is past: Fire now delivers at once.";
+}
+
+function postponed(timer) {
+  const { due, fields } = dueFields(timer);
   return {
     ...REPLACED,
     question: {
@@ -189,22 +213,12 @@ function postponed(timer) {
         `${named(timer)}, gets another due time: a new timer with the same message replaces it.`,
         "Should this one leave meanwhile, the message is delivered twice, and the reply says so.",
       ],
-      fields: [field("Postpone", choice), atField, preview],
-      check: () =>
-        due()
-          ? due() > now()
-            ? null
-            : "This time is past: Fire now delivers at once."
-          : "Give a time.",
+      fields,
+      check: () => whyNoDueTime(due()),
       action: "Postpone",
     },
     call: () => reschedule(timer.handle, { deliver_at: due() }),
     done: () => `It is due ${instant(due())}.`,
     stays: true,
   };
-
-  function update() {
-    atField.hidden = Number(choice.value) !== 0;
-    preview.textContent = due() ? `New: ${instant(due())}, ${relative(due())}.` : "";
-  }
 }

@@ -43,7 +43,7 @@ export class Timers {
         stateOf(timer),
       ],
       key: ({ handle }) => handle,
-      open: ({ handle }) => openTimer(handle, () => this.read()),
+      open: ({ handle }) => openTimer(handle, () => this.view.load(true)),
       empty: () =>
         this.#isFiltered
           ? "No pending timer matches. A timer that was written a moment ago is listed once ingest has taken it."
@@ -85,14 +85,13 @@ export class Timers {
     return isAsked && !isUsed && isAlone;
   }
 
-  /** Reads the list again, and shows it; the old rows stay until then. */
-  read() {
-    return this.view.load(true);
+  /** Reads the list again, and shows it, or the error; that is raised for `poll` to wait longer. */
+  async read() {
+    const error = await this.view.load(true);
+    if (error !== null) {
+      throw error;
+    }
   }
-
-  show() {}
-
-  fail() {}
 
   #cancelAll() {
     const filter = leavingIn(this.#filter, selection(), this.wheel.precisionMs);

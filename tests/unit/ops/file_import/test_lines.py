@@ -8,8 +8,8 @@ import pytest
 
 from duewheel.errors import ConfigError
 from duewheel.ops.file_import.exactly_once import Choice
+from duewheel.ops.file_import.line_records import LINE_BYTES_MAX
 from duewheel.ops.file_import.lines import FileLine, lines_of, next_chunk
-from duewheel.ops.file_import.records import LINE_BYTES_MAX
 
 
 def test_a_chunk_is_bounded_in_lines_and_in_bytes() -> None:

@@ -13,10 +13,10 @@ from duewheel.api.shard import BoundInForce
 from duewheel.cli.main import cli
 from duewheel.config.settings import load
 from duewheel.factory import dequeue_config
-from duewheel.kafka.limits import PublisherLimits
-from duewheel.ops.shard.bounds_in_force import bounds
+from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.ops.shard.bounds_in_force import bounds_in_force
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
-from duewheel.wheel.dequeue_config import ROLLS_MAX, TOPICS_MAX
+from duewheel.wheel.dequeue_config import PARTITIONS_MAX, ROLLS_MAX
 from duewheel.wheel.policies.hot_slots import HotSlots
 
 pytestmark = pytest.mark.usefixtures("clean_surroundings")
@@ -35,7 +35,7 @@ def test_bounds_are_those_in_force_and_name_what_has_set_them(
     monkeypatch.setenv("DUEWHEEL_DEQUEUE__HOT_SLOT_LIMIT", "70")
     flags = {"dequeue": {"chunk_records": 9}, "storage": {"min_free": "5%", "data_dir": tmp_path}}
     settings = load(file, flags)
-    found = bounds(settings)
+    found = bounds_in_force(settings)
     assert found["transaction_records"] == BoundInForce(
         value=9, source="dequeue.chunk_records (flags)"
     )
@@ -49,24 +49,24 @@ def test_bounds_are_those_in_force_and_name_what_has_set_them(
     assert found["transaction_bytes"].source == "dequeue.chunk_bytes (default)"
     config = dequeue_config(settings)
     assert config.chunk_records == 9
-    assert list(config.policies) == [HotSlots("spread", 70)]
-    assert found["transaction_topics"] == BoundInForce(value=TOPICS_MAX, source="fixed")
+    assert HotSlots("spread", 70) in config.policies
+    assert found["transaction_partitions"] == BoundInForce(value=PARTITIONS_MAX, source="fixed")
     assert found["transaction_rolls"].value == ROLLS_MAX
-    assert found["batch_bytes_max"].value == PublisherLimits().batch_bytes_max
+    assert found["batch_bytes_max"].value == TransactionLimits().batch_bytes_max
 
 
 def test_rows_per_trigger_tell_of_batches_that_were_too_large(tmp_path: Path) -> None:
     settings = load(None, {"timer": {"topics": "a"}, "storage": {"data_dir": tmp_path}})
-    assert bounds(settings)["rows_per_trigger_now"].value == 300_000
+    assert bounds_in_force(settings)["rows_per_trigger_now"].value == 300_000
     (tmp_path / SPARK_DIR).mkdir()
     Attempt({}, 12_500).write(tmp_path / SPARK_DIR)
-    found = bounds(settings)
+    found = bounds_in_force(settings)
     assert found["rows_per_trigger_now"].value == 12_500
     assert found["rows_per_trigger"].value == 300_000
 
 
 def test_without_a_limit_no_slot_is_hot() -> None:
-    found = bounds(load(None, {"timer": {"topics": "a"}}))["hot_slot_rows"]
+    found = bounds_in_force(load(None, {"timer": {"topics": "a"}}))["hot_slot_rows"]
     assert found == BoundInForce(value=None, source="dequeue.hot_slot (default)")
 
 
@@ -74,7 +74,7 @@ def test_config_check_shows_them_and_the_docs_list_them(tmp_path: Path) -> None:
     flags = ["--set", "timer.topics=a", "--data-dir", str(tmp_path), "--output", "json"]
     done = CliRunner().invoke(cli, ["config", "check", *flags], standalone_mode=False)
     shown = json.loads(done.output)["bounds"]
-    found = bounds(load(None, {"timer": {"topics": "a"}}))
+    found = bounds_in_force(load(None, {"timer": {"topics": "a"}}))
     assert shown == {name: json.loads(json.dumps(one.as_json())) for name, one in found.items()}
     table = FLOW.read_text().split("## Bounds\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]

@@ -18,7 +18,7 @@ from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError, RecoveryPending
 from duewheel.ops.shard.promote import promote
 from duewheel.ops.shard.status import status
-from duewheel.ops.timers import counts as inspection
+from duewheel.ops.timers import pending_stats as inspection
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.standby import Follower
@@ -122,7 +122,7 @@ def test_a_promotion_waits_until_the_standby_delivers(pair: Pair) -> None:
     told.join(60)
     (answer,) = answers
     assert answer.data_dir == str(pair.path)
-    assert status(pair.settings).standby is None
+    assert status(pair.settings, pair.clock).standby is None
     dequeue.close()
     with pytest.raises(ConfigError, match="is no standby"):
         promote(pair.settings, pair.clock)

@@ -14,7 +14,7 @@ from duewheel.api.requests import TimerFilter, TimerQuery
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.ops.files import opened
+from duewheel.ops.files import open_files
 from duewheel.ops.timers import pending as timers
 from duewheel.ops.timers.pending import handle_of
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
@@ -40,7 +40,7 @@ def shard(settings: Settings) -> Settings:
 
 
 def pending(settings: Settings) -> list[PendingTimer]:
-    with opened(settings) as directory:
+    with open_files(settings) as directory:
         return list(list_pending(directory, Filter(), 1_000))
 
 
@@ -112,7 +112,7 @@ def test_a_timer_is_shown_by_its_handle(shard: Settings) -> None:
         assert row.partition == (offset % 4 if offset % 5 == 0 else None)
         shown = [header.as_json() for header in row.headers or ()]
         assert shown == [{"name": "h", "value_base64": "/wA="}] * (offset % 3)
-        (by_id,) = timers.selected(shard, TimerFilter(id=row.id), body=False)
+        (by_id,) = timers.matching_timers(shard, TimerFilter(id=row.id), body=False)
         assert by_id.source == timer.source
         assert not by_id.as_json().keys() & {"value", "headers"}
         assert by_id.header_names == ["h"] * (offset % 3)
@@ -128,20 +128,28 @@ def test_what_is_not_pending_is_not_shown(shard: Settings) -> None:
         timers.by_handle(shard, other, body=True)
 
 
+def test_a_search_that_takes_too_long_ends(shard: Settings) -> None:
+    """A producer could otherwise hold the threads of reads, with millions of timers of an id."""
+    timer = pending(shard)[0]
+    missing = RecallHandle("timers", 0, 999, NOW_MS, timer.id.decode()).encode()
+    with pytest.raises(ConfigError, match="too many timers have the id"):
+        timers.pending_by_handle(shard, missing, within_s=-1)
+
+
 def test_timers_of_one_id_are_shown_one_by_one(settings: Settings) -> None:
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
     world.append(*(TimerRow(0, n, NOW_MS + 1000 * n, timer_id=b"a") for n in (1, 2, 3)))
     world.append(cancel(4, timer_id=b"a"))
     world.append(TimerRow(0, 5, NOW_MS + 5000, timer_id=b"a"))
     world.stop()
-    rows = list(timers.selected(settings, TimerFilter(id="a"), body=False))
+    rows = list(timers.matching_timers(settings, TimerFilter(id="a"), body=False))
     assert [row.cancelled for row in rows] == [True, True, True, False]
     shown = [timers.by_handle(settings, row.handle or "", body=False) for row in rows]
     assert shown == rows
 
 
 def test_a_reader_cannot_change_the_files(shard: Settings) -> None:
-    with opened(shard) as directory, pytest.raises(TypeError):
+    with open_files(shard) as directory, pytest.raises(TypeError):
         directory.state.live.pause(1, on=True)  # type: ignore[arg-type]
 
 

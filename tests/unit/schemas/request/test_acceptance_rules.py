@@ -15,7 +15,7 @@ from duewheel.audit.expectations import GreatExpectations, failing
 from duewheel.errors import ConfigError
 from duewheel.schemas.name_patterns import whole
 from duewheel.schemas.request.acceptance_rules import Rules, compile_suite, load_suite
-from duewheel.schemas.request.cancel_requests import VERDICTS
+from duewheel.schemas.request.cancel_requests import IF_PENDING_DEFECTS, VERDICTS
 from duewheel.schemas.request.recurrences import VERDICTS as RECURRENCE_VERDICTS
 from duewheel.schemas.request.request_columns import DUE_NAMES, RULE_COLUMNS, UNSUPPORTED
 
@@ -97,6 +97,7 @@ def judged(rows: int, seed: int) -> pa.Table:
             "timer_id_bytes": pick(None, 0, 1, 255, 256, 10**6),
             "missing": pick(None, None, None, "due_time", "target_topic"),
             "cancel": pick(*[None] * 9, *VERDICTS),
+            "if_pending": pick(*[None] * 9, *IF_PENDING_DEFECTS),
             "origin_distance": pick(None, None, None, -1, 0, 1, 10**12),
             "retries": pick(None, None, None, -1, 1, 10**12),
         },
@@ -134,6 +135,7 @@ def one(**values: Any) -> pa.Table:
         "target_partition": None,
         "timer_id_bytes": None,
         "cancel": None,
+        "if_pending": None,
     }
     return pa.Table.from_pylist([{**row, **values}], schema=RULE_COLUMNS)
 
@@ -184,6 +186,7 @@ def timer_rules() -> Rules:
         ({"cancel": "bad_id"}, "bad_cancel"),
         ({"cancel": "bad_flag"}, "bad_reschedule"),
         ({"cancel": "no_id"}, "bad_reschedule"),
+        *(({"if_pending": defect}, "bad_if_pending") for defect in IF_PENDING_DEFECTS),
         ({"recurrence": "refused"}, "recurring_not_allowed"),
         *(({"recurrence": verdict}, "bad_recurrence") for verdict in RECURRENCE_VERDICTS[:-1]),
     ],
@@ -268,4 +271,4 @@ def test_the_digest_speaks_of_what_decides_and_of_nothing_else() -> None:
     suite["expectations"].pop()
     assert compile_suite(suite, PARAMETERS).digest != digest
     fixed = compile_suite(load_suite(), suite_parameters()).digest
-    assert fixed == "6f3088bb03595e89"
+    assert fixed == "e6ebee9a369ac75e"

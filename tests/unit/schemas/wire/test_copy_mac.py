@@ -48,7 +48,7 @@ def copies(key: bytes = KEY) -> Deliveries:
     due = rolled_copies(deliveries(4), of[1])
     due = waiting_copies(due, of[2], np.full(4, NOW_MS + 900), of[2])
     due = replace(due, dead_letter=of[3])
-    return signed(waiting_letters(due, of[3], NOW_MS, (1_000, 1_000)), key)
+    return signed(waiting_letters(due, of[3], NOW_MS, (1_000, 1_000, 1_000)), key)
 
 
 def read_again(sent: Deliveries, place: TopicPartition = TIMERS) -> KafkaRecords:
@@ -142,7 +142,7 @@ def signed_by_nobody() -> Deliveries:
     due = waiting_copies(
         rolled_copies(deliveries(4), of[1]), of[2], np.full(4, NOW_MS + 900), of[2]
     )
-    return waiting_letters(replace(due, dead_letter=of[3]), of[3], NOW_MS, (1_000, 1_000))
+    return waiting_letters(replace(due, dead_letter=of[3]), of[3], NOW_MS, (1_000, 1_000, 1_000))
 
 
 def test_each_changed_byte_is_noticed() -> None:

@@ -24,7 +24,8 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.skipped_records import parse_but_skipped
 from duewheel.schemas.wire.kafka_records import KafkaRecords
-from duewheel.wheel.admin.change_settings import SKIPPED_MAX, commit, skip
+from duewheel.wheel.admin.change_settings import commit
+from duewheel.wheel.admin.skip_records import SKIPPED_MAX, skip
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.recovery.survey import survey
 

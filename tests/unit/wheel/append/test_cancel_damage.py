@@ -13,7 +13,7 @@ from tests.harness.cancel_world import CancelWorld, cancel, timer
 from tests.harness.local_world import NOW_MS
 from tests.harness.timer_rows import P0, P1, timer_batch
 
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tests.harness.cancel_world import CancelWorld, cancel, timer
+from tests.harness.cancel_world import CancelWorld, cancel, count_messages_read, timer
 from tests.harness.timer_rows import P0, P1, timer_batch
 
 from duewheel.checkpoints.role import Role
 from duewheel.wheel.append.cancel_lookup import CancelLimits
-from duewheel.wheel.storage.message_store import MessageStore
-from duewheel.wheel.storage.timer_log import Records
 
 
 def chased(world: CancelWorld, offset: int, slots: range) -> int:
@@ -41,14 +38,7 @@ def test_a_repeated_cancel_reads_few_messages_of_an_id_with_many_timers(
     world.shard.start_ingest()
     world.append(*(timer(offset, 5 if delivered else 50) for offset in range(500)))
     world.at_slot(7 if delivered else 2)
-    read = []
-    read_ids = MessageStore.read_ids
-
-    def counted(self: MessageStore, hour: int, records: Records) -> Any:
-        read.append(len(records))
-        return read_ids(self, hour, records)
-
-    monkeypatch.setattr(MessageStore, "read_ids", counted)
+    read = count_messages_read(monkeypatch)
     first = 500 if partition == 0 else 0
     for offset in range(first, first + 5):
         world.append(cancel(offset, partition=partition))
@@ -74,6 +64,24 @@ def test_all_timers_of_an_id_are_cancelled_though_a_batch_looks_at_few(tmp_path:
     assert world.answers() == told, "the newest timer of an id is always looked at"
     world.at_slot(63)
     assert world.sources() == []
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_chases_of_an_id_end_though_its_pending_timers_match_none(
+    tmp_path: Path, named: bool
+) -> None:
+    """A producer could have the shard write chases for as long as these timers are pending."""
+    world = CancelWorld(tmp_path / "data")
+    world.shard.cancel_limits = CancelLimits(rows_max=10)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    world.append(*(timer(offset, 60) for offset in range(35)))
+    world.append(cancel(35, named=1_000) if named else cancel(35))
+    world.append(*(timer(offset, 60) for offset in range(36, 76)))
+    assert chased(world, 76, range(1, 30)) <= 10
+    assert world.answers() == [("timers-0@35", "unknown" if named else "cancelled")]
+    world.at_slot(63)
+    assert len(world.sources()) == (75 if named else 40)
 
 
 @pytest.mark.parametrize("pending", [False, True])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.cancel_world import CancelWorld, cancel, timer
+from tests.harness.cancel_world import CancelWorld, cancel, count_messages_read, timer
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.manual_host import ManualHost
 from tests.harness.recovery_world import RecoveryWorld
@@ -16,10 +16,11 @@ from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.checkpoints.cancel_bounds import FILE_NAME, CancelBounds
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import ANY_OFFSET
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -106,6 +107,28 @@ def test_a_standby_decides_on_no_cancel(recovering: RecoveryWorld, tmp_path: Pat
     assert standby.state.standby
     standby.ingest()
     assert list(outcomes(standby.directory)) == [CHASE_FOUND, CHASE]
+    standby.kill()
+    recovering.kill()
+
+
+@pytest.mark.parametrize("named", [ANY_OFFSET, 1_000])
+def test_a_standby_reads_each_timer_of_an_id_once(
+    recovering: RecoveryWorld, tmp_path: Path, named: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And all of them, though an owner looks at few: one batch after another would take seconds."""
+    standby, count = Standby(recovering, tmp_path / "standby"), 100
+    recovering.kafka[0] += [timer(offset, 50) for offset in range(count)]
+    read = count_messages_read(monkeypatch)
+    for turn in range(5):
+        recovering.kafka[0].append(cancel(count + turn, named=named))
+        recovering.write(0, 1)
+        recovering.ingest()
+        recovering.at_slot(3 + turn)
+        standby.follower.tick()
+        read.clear()
+        standby.ingest()
+        assert sum(read) <= (1 if turn else count)
+    assert len(set(outcomes(standby.directory))) == 1
     standby.kill()
     recovering.kill()
 

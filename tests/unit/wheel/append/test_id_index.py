@@ -10,13 +10,15 @@ import pytest
 from tests.harness.cancel_world import CancelWorld, cancel, timer
 from tests.harness.local_world import NOW_MS
 from tests.harness.manual_host import ManualHost
-from tests.harness.timer_rows import P0, TimerRow, timer_batch
+from tests.harness.timer_rows import TimerRow, timer_batch
 
+from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Int64
-from duewheel.wheel.append import id_index
+from duewheel.wheel.append import id_index, id_runs
 from duewheel.wheel.append.cancel_lookup import CancelLimits
-from duewheel.wheel.append.id_index import CANCELLED, DELIVERED, IdIndex, LookedUp
+from duewheel.wheel.append.id_index import IdIndex, LookedUp, WantedTimers
+from duewheel.wheel.append.id_runs import CANCELLED, DELIVERED
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, lookup_hash_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -45,7 +47,19 @@ def found(
     index: IdIndex, hashes: Int64, directory: DataDirectory, settled: Int64 = NONE
 ) -> set[tuple[int, int]]:
     hashes, commit = np.unique(hashes), directory.state.commit()
-    return places(index.find(hashes, np.zeros_like(hashes), settled, commit, whole=True))
+    return places(index.find(wanted(hashes, settled=settled), commit, whole=True))
+
+
+def wanted(
+    hashes: Int64,
+    topic: Int64 | None = None,
+    settled: Int64 = NONE,
+    below: int = EVERY_OFFSET,
+    named: Int64 = NONE,
+) -> WantedTimers:
+    """All timers of these ids, unless said otherwise; one topic has all of them."""
+    topic = 0 * hashes if topic is None else topic
+    return WantedTimers(hashes, topic, np.full_like(hashes, below), named, settled)
 
 
 def places(found: LookedUp) -> set[tuple[int, int]]:
@@ -57,12 +71,12 @@ def places(found: LookedUp) -> set[tuple[int, int]]:
 
 
 def by_reading(hashes: Int64, directory: DataDirectory) -> set[tuple[int, int]]:
-    wanted = set()
+    met = set()
     for hour, lengths in directory.state.commit().hours.items():
         records = directory.log.read(hour, 0, lengths.log_bytes)
         rows = np.flatnonzero(np.isin(lookup_hash_of(records["reserved"]), hashes))
-        wanted |= {(hour, int(row) * RECORD_BYTES) for row in rows}
-    return wanted
+        met |= {(hour, int(row) * RECORD_BYTES) for row in rows}
+    return met
 
 
 def hashes_in(directory: DataDirectory) -> Int64:
@@ -77,8 +91,9 @@ def hashes_in(directory: DataDirectory) -> Int64:
 def test_it_finds_what_the_logs_have(
     world: CancelWorld, in_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(id_index, "_IN_MEMORY_ROWS", in_memory)
-    monkeypatch.setattr(id_index, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(id_runs, "_IN_MEMORY_ROWS", in_memory)
+    for module in (id_index, id_runs):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 7)
     rng = np.random.default_rng(7)
     directory = world.shard.directory(Role.INGEST)
     index, first = IdIndex(directory), 0
@@ -86,8 +101,8 @@ def test_it_finds_what_the_logs_have(
         append(world, first, count, rng)
         first += count
         known = hashes_in(directory)
-        for wanted in (known, rng.choice(known, 3), np.array([12_345]), known[:1]):
-            assert found(index, wanted, directory) == by_reading(wanted, directory)
+        for some in (known, rng.choice(known, 3), np.array([12_345]), known[:1]):
+            assert found(index, some, directory) == by_reading(some, directory)
 
 
 def test_what_is_settled_is_found_on_request_only(world: CancelWorld) -> None:
@@ -97,9 +112,9 @@ def test_what_is_settled_is_found_on_request_only(world: CancelWorld) -> None:
     index, gone = IdIndex(directory), set[tuple[int, int]]()
     for turn in range(6):
         known = hashes_in(directory)
-        wanted = rng.choice(known, 10)
-        met = sorted(found(index, wanted, directory))
-        assert set(met) == by_reading(wanted, directory) - gone
+        some = rng.choice(known, 10)
+        met = sorted(found(index, some, directory))
+        assert set(met) == by_reading(some, directory) - gone
         over = [met[n] for n in rng.choice(len(met), len(met) // 2, replace=False)]
         hours, positions = (np.array(column, np.int64) for column in zip(*over, strict=True))
         index.settle(hours, positions, (CANCELLED, DELIVERED)[turn % 2])
@@ -107,6 +122,61 @@ def test_what_is_settled_is_found_on_request_only(world: CancelWorld) -> None:
         append(world, 300 + 50 * turn, 50, rng)
     assert found(index, known, directory) == by_reading(known, directory) - gone
     assert found(index, known, directory, known) == by_reading(known, directory)
+
+
+@pytest.mark.parametrize("rows_at_once", [7, 1 << 18])
+def test_what_is_known_to_match_no_cancel_is_not_found_again(
+    world: CancelWorld, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through merges of runs, and through the moves of what is settled."""
+    for module in (id_index, id_runs):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", rows_at_once)
+    rng = np.random.default_rng(13)
+    directory = world.shard.directory(Role.INGEST)
+    index, gone = IdIndex(directory), set[tuple[int, int]]()
+    known_offsets, count = dict[tuple[int, int], int](), 0
+    for turn in range(12):
+        append(world, count, 60, rng)
+        count += 60
+        hashes = hashes_in(directory)
+        some = np.unique(rng.choice(hashes, 20))
+        below, named = int(rng.integers(count)), np.unique(rng.integers(0, count, 9))
+        asked = wanted(some, below=below, named=named)
+        met = places(index.find(asked, directory.state.commit(), whole=True))
+        assert met == {
+            place
+            for place in by_reading(some, directory) - gone
+            if (offset := known_offsets.get(place)) is None or offset < below or offset in named
+        }
+        order = sorted(met)
+        hours, positions = (np.array(column, np.int64) for column in zip(*order, strict=True))
+        offsets = offsets_at(directory, order)
+        known_offsets |= dict(zip(order, offsets, strict=True))
+        index.note(hours, positions, np.array(offsets))
+        over = rng.random(len(order)) < 0.2
+        index.settle(hours[over], positions[over], (CANCELLED, DELIVERED)[turn % 2])
+        gone |= {place for place, is_over in zip(order, over.tolist(), strict=True) if is_over}
+
+
+def test_a_negative_first_offset_is_read_once(world: CancelWorld) -> None:
+    """Only a forged copy has one. It must not count as unread: reading those would never end."""
+    world.append(timer(0, 1))
+    directory = world.shard.directory(Role.INGEST)
+    index, known = IdIndex(directory), hashes_in(directory)
+    unread, commit = wanted(known, below=0), directory.state.commit()
+    (hour,) = index.find(unread, commit, whole=False).positions
+    index.note(np.array([hour]), np.array([0]), np.array([-1]))
+    assert places(index.find(unread, commit, whole=False)) == set()
+
+
+def offsets_at(directory: DataDirectory, of: list[tuple[int, int]]) -> list[int]:
+    """The first offset of the timer at each place."""
+    commit, offsets = directory.state.commit(), []
+    for hour, position in of:
+        records = directory.log.view(hour, commit.hours[hour].log_bytes)
+        prefix, _ = directory.messages.read_ids(hour, records[position // RECORD_BYTES :][:1])
+        offsets.append(int(prefix["origin_offset"][0]))
+    return offsets
 
 
 def test_an_id_with_many_timers_takes_no_others_place(world: CancelWorld) -> None:
@@ -117,7 +187,7 @@ def test_an_id_with_many_timers_takes_no_others_place(world: CancelWorld) -> Non
     index, known = IdIndex(directory, rows_max=50, settled_max=5), hashes_in(directory)
     seen = set[tuple[int, int]]()
     for turn in range(4):
-        result = index.find(known, 0 * known, NONE, directory.state.commit(), whole=False)
+        result = index.find(wanted(known), directory.state.commit(), whole=False)
         met = places(result)
         assert len(met) == 50 and len(result.left) == 1
         assert by_reading(np.setdiff1d(known, result.left), directory) <= met, "of the other id"
@@ -126,7 +196,7 @@ def test_an_id_with_many_timers_takes_no_others_place(world: CancelWorld) -> Non
         seen |= set(mine)
         hours, positions = (np.array(column, np.int64) for column in zip(*mine, strict=True))
         index.settle(hours, positions, CANCELLED if turn else DELIVERED)
-    last = index.find(known, 0 * known, known, directory.state.commit(), whole=False)
+    last = index.find(wanted(known, settled=known), directory.state.commit(), whole=False)
     assert (last.left.tolist(), len(places(last))) == ([], 1 + 200 - len(seen) + 5)
     assert last.delivered.tolist() == last.unseen.tolist() == result.left.tolist()
 
@@ -147,7 +217,7 @@ def test_many_ids_of_a_topic_take_no_other_topics_place(
     own = timer_batch([cancel(90, timer_id=b"own")])
     hashes = directory.lookup_hashes(own.id_hash, own.partitions, own.partition)
     topic = np.isin(known, hashes).astype(np.int64)
-    result = index.find(known, topic, known, directory.state.commit(), whole=False)
+    result = index.find(wanted(known, topic, known), directory.state.commit(), whole=False)
     assert by_reading(hashes, directory) <= places(result)
     assert len(places(result)) == 50
     cut = result.left if kind is None else result.unseen
@@ -157,7 +227,7 @@ def test_many_ids_of_a_topic_take_no_other_topics_place(
 def test_without_room_for_it_logs_are_scanned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(id_index, "_IN_MEMORY_ROWS", 0)
+    monkeypatch.setattr(id_runs, "_IN_MEMORY_ROWS", 0)
     host = ManualHost()
     world = CancelWorld(tmp_path / "data", fs=host)
     append(world, 0, 100, np.random.default_rng(3))
@@ -194,8 +264,7 @@ def test_of_an_id_with_many_timers_an_older_one_is_found(tmp_path: Path, named: 
     chases = world.chases()
     assert [chase.origin for chase in chases] == [2, 3, 4]
     if named:
-        one = replace(timer_batch([cancel(5)]), named_offset=np.array([1]))
-        world.engine.append(one, {P0: 6})
+        world.append(cancel(5, named=1))
     else:
         world.append(*(replace(chase, offset=5 + n) for n, chase in enumerate(chases)))
     world.at_slot(8)
@@ -224,8 +293,7 @@ def test_a_timer_is_reached_below_many_that_its_cancel_does_not_match(tmp_path: 
     world.shard.start_ingest()
     world.append(*(timer(offset, 60) for offset in range(35)))
     for offset in range(35, 75):  # in the shard each would be a chase of the first one
-        one = replace(timer_batch([cancel(offset)]), named_offset=np.array([3]))
-        world.engine.append(one, {P0: offset + 1})
+        world.append(cancel(offset, named=3))
     world.at_slot(63)
     assert sorted(world.offsets()) == [offset for offset in range(35) if offset != 3]
 
@@ -238,8 +306,8 @@ def test_records_of_expired_hours_do_not_fill_every_lookup(tmp_path: Path) -> No
     commit = directory.state.commit()
     known = hashes_in(directory)
     index = IdIndex(directory, rows_max=50)
-    index.find(known, 0 * known, NONE, commit, whole=False)
+    index.find(wanted(known), commit, whole=False)
     directory.state.live.raise_gc_hour(max(commit.hours) + 1)
-    left = [len(index.find(known, 0 * known, NONE, commit, whole=False).left) for _ in range(50)]
+    left = [len(index.find(wanted(known), commit, whole=False).left) for _ in range(50)]
     assert left[0]
     assert not left[-1]

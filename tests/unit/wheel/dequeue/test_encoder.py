@@ -18,7 +18,8 @@ from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.wheel.dequeue.encoder import Encoder, encode
 from duewheel.wheel.dequeue.receipt_rows import Receipts
 from duewheel.wheel.dequeue.requeue import rolled_copies
-from duewheel.wheel.encoded import Encoded, Reason, Target
+from duewheel.wheel.encoded import Encoded
+from duewheel.wheel.target_rules import Reason, Target
 
 LIMIT = 1_000
 NOW_MS = 1_800_000_000_000

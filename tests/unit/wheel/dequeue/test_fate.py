@@ -12,18 +12,22 @@ from tests.harness.deliveries import DOWN, NOW_MS, ROOM, rows
 from tests.simulation.timers import encoded
 
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
-from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, PolicyLabel
 from duewheel.schemas.columns import binary
 from duewheel.wheel.dequeue.fate import Fate, decide, why_not
-from duewheel.wheel.encoded import Reason, Target
+from duewheel.wheel.target_rules import Reason, Target
 
-WAIT_MS = (1_000, 1_000)
+WAIT_MS = (1_000, 1_000, 1_000)
 TOPICS = frozenset({"orders", "timers"})
 FAR_MS = NOW_MS + 90_000
 SMALL = Target(4, 90, batch_bytes=90)  # takes a message, and no copy of it
 GONE = Target(0, 1_000, refusal=Reason.UNKNOWN_TARGET_TOPIC, batch_bytes=1_000)
 TO_DOWN = {"target_partition": 1}
-POSTPONED = {"not_before_ms": FAR_MS, "policies": ["hot_slot"], "policy": 0}
+POSTPONED = {
+    "not_before_ms": FAR_MS,
+    "policies": [PolicyLabel("hot_slot", "too many")],
+    "policy": 0,
+}
 FORBIDDEN = POSTPONED | {"not_before_ms": NEVER}
 
 # One row to partition 0 of `orders`; its changes, other topics than with room, and its fate.
@@ -54,7 +58,7 @@ TABLE: dict[str, tuple[dict[str, Any], dict[str, Target], Fate, Reason]] = {
         Fate.DEAD_LETTER,
         Reason.BAD_TARGET_PARTITION,
     ),
-    "forbidden": (FORBIDDEN, {}, Fate.DEAD_LETTER, Reason.HOT_SLOT),
+    "forbidden": (FORBIDDEN, {}, Fate.DEAD_LETTER, Reason.FORBIDDEN),
     "rejected by ingest": ({"dead_letter": True}, {}, Fate.DEAD_LETTER, Reason.NONE),
     "rejected, no room for it": (
         {"dead_letter": True},
@@ -62,12 +66,12 @@ TABLE: dict[str, tuple[dict[str, Any], dict[str, Target], Fate, Reason]] = {
         Fate.KEEP,
         Reason.NONE,
     ),
-    "forbidden, no room for it": (FORBIDDEN, {"dead": GONE}, Fate.KEEP, Reason.HOT_SLOT),
+    "forbidden, no room for it": (FORBIDDEN, {"dead": GONE}, Fate.KEEP, Reason.FORBIDDEN),
     "without any place": (
         FORBIDDEN,
         {"dead": GONE, "timers": GONE},
         Fate.DEAD_LETTER,
-        Reason.HOT_SLOT,
+        Reason.FORBIDDEN,
     ),
 }
 

@@ -23,7 +23,7 @@ from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, suite_parame
 from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.timers import counts as stats
+from duewheel.ops.timers import pending_stats as stats
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite

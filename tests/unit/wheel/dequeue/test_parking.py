@@ -24,18 +24,22 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.errors import PublishDoubt
+from duewheel.kafka.targets.background_lookups import for_now
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
+from duewheel.schemas.request.request_columns import COUNT_MAX
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.testing import ManualClock
+from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.dequeue.encoder import encode
 from duewheel.wheel.dequeue.requeue import waiting_copies, waits_ms
 from duewheel.wheel.dequeue.statistics import CountsLog, Statistics
-from duewheel.wheel.encoded import Aside, Reason, Target
+from duewheel.wheel.encoded import Aside
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.target_rules import Reason, Target
 
 WHEEL = WheelConfig(1_000, 100_000, window_ms=86_400_000, margin_ms=3_600_000)
 ORIGIN = ("TIMER_ORIGIN", b"17")
@@ -79,15 +83,47 @@ def test_what_a_parked_copy_says_is_read_back(
     assert batch.timer_id[0].as_py() == (timer_id or kept)
 
 
-def test_the_wait_doubles_from_a_second_to_five_minutes() -> None:
+def without_keys(count: int) -> Deliveries:
+    return replace(rows(["t"] * count, [0] * count), key_hash=np.full(count, NO_KEY, np.int32))
+
+
+LONGEST_MS = {
+    0: 1_000,
+    1: 2_000,
+    2: 4_000,
+    8: 256_000,
+    9: 300_000,
+    10: 330_000,
+    11: 363_000,
+    35: 3_575_453,
+    36: 3_600_000,
+    500: 3_600_000,
+    COUNT_MAX: 3_600_000,
+}
+
+
+def test_the_wait_doubles_up_to_five_minutes_and_then_grows_by_tenths_up_to_an_hour() -> None:
     count = 4_000
-    some = replace(rows(["t"] * count, [0] * count), key_hash=np.full(count, NO_KEY, np.int32))
-    for retries, longest_ms in enumerate([1_000, 2_000, 4_000, *[300_000] * 3]):
-        again = np.full(count, retries if retries < 3 else 20 * retries, np.int32)
-        waits = waits_ms(replace(some, retries=again))
+    for retries, longest_ms in LONGEST_MS.items():
+        again = np.full(count, retries, np.int32)
+        waits = waits_ms(replace(without_keys(count), retries=again))
         assert 3 * longest_ms // 4 < waits.min() < waits.max() <= longest_ms
         spread = np.histogram(waits, 10, (3 * longest_ms / 4, longest_ms))[0]
         assert spread.min() > count / 20, "they do not come back in one instant"
+
+
+def test_a_target_that_is_closed_for_long_costs_few_copies_and_delays_by_a_share() -> None:
+    """Half a million timers, written again every five minutes, were 30 GB a day."""
+    count, day_ms = 1_000, 86_400_000
+    waited_ms, copies = np.zeros(count, np.int64), np.zeros(2, np.int64)
+    for retries in range(100):
+        again = np.full(count, retries, np.int32)
+        waits = waits_ms(replace(without_keys(count), retries=again))
+        assert (waits <= np.minimum(300_000 + waited_ms * 2 // 15, 3_600_000)).all()
+        copies += [np.count_nonzero(waited_ms // day_ms == day) for day in range(2)]
+        waited_ms += waits
+    assert copies[0] <= 60 * count, "the first day; of five minutes each it would be 340"
+    assert copies[1] <= 29 * count
 
 
 def test_timers_of_one_key_wait_equally_long() -> None:
@@ -317,7 +353,7 @@ def test_the_statistics_count_dead_letters_by_reason() -> None:
     again = replace(sent, retries=np.array([0, 0, 3], np.int32))
     known = known.after_commit(again, aside, NOW_MS, 5)
     assert known.dead_letters == {"unknown_target_topic": 2, "rejected": 1, "waited": 1}
-    assert sum(known.lateness_ms.counts) == 3, "of deliveries only"
+    assert sum(known.lateness.counts) == 3, "of deliveries only"
 
 
 def test_the_statistics_count_them_by_topic_and_not_as_deliveries() -> None:
@@ -325,7 +361,21 @@ def test_the_statistics_count_them_by_topic_and_not_as_deliveries() -> None:
     known = Statistics().after_commit(sent, Aside(np.array([0, 1])), NOW_MS, 5)
     known = known.after_commit(sent, Aside(np.array([2])), NOW_MS, 5)
     assert (known.delivered, known.parked) == (5, {"a": 2, "b": 1})
-    assert sum(known.lateness_ms.counts) == 5
+    assert sum(known.lateness.counts) == 5
+
+
+def test_due_times_that_are_long_past_are_late_in_their_timer_topic_alone() -> None:
+    """A producer chooses its due times: one shard's lateness told of a fault to all others."""
+    sent = replace(
+        rows(["a", "b", "a", "b"], [0, 0, 1, 1]),
+        due_ms=np.array([1, NOW_MS - 100, 1, NOW_MS - 30]),
+        source_partitions=[("punctual", 0), ("past", 0), ("punctual", 1)],
+        source_partition=np.array([1, 2, 1, 0], np.int32),
+    )
+    known = Statistics().after_commit(sent, Aside(), NOW_MS, 5)
+    assert known.lateness.by_topic["punctual"] == Histogram().with_values(np.array([100, 30]))
+    assert known.lateness.by_topic["past"].counts[-1] == 2
+    assert sum(known.lateness.counts) == 4
 
 
 def test_the_log_has_the_counts_once_a_minute() -> None:
@@ -348,10 +398,10 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
     target = Target(4, 1_000)
     lasted: list[float] = []
     for _ in range(6):
-        failures.failed(("a", 2), "no answer")
+        failures.note_failure(("a", 2), "no answer")
         clock.sleep(300)
         assert failures.with_failures("a", target).unavailable == {2}, "others have not left yet"
-        failures.succeeded([])
+        failures.note_success([])
         begun_ms = clock.boottime_ms()
         while failures.with_failures("a", target).unavailable:
             assert failures.with_failures("a", target).unavailable == {2}
@@ -359,18 +409,25 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
             clock.sleep(1)
         lasted.append((clock.boottime_ms() - begun_ms) / 1000)
     assert lasted == [5, 10, 20, 40, 60, 60]
-    failures.succeeded([("a", 2)])
-    failures.failed(("a", 2), "no answer")
-    failures.succeeded([("b", 0)])
+    failures.note_success([("a", 2)])
+    failures.note_failure(("a", 2), "no answer")
+    failures.note_success([("b", 0)])
     clock.sleep(5)
     assert failures.with_failures("a", target) == target
+
+
+def test_a_name_that_is_not_looked_up_yet_has_no_failed_partitions() -> None:
+    """Its rows wait anyhow, and a list of its other partitions would have 2³¹ of them."""
+    failures = UnavailablePartitions()
+    failures.note_failure(("a", 2), "no answer")
+    assert failures.with_failures("a", for_now(None)).unavailable == frozenset()
 
 
 def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     failures, target = UnavailablePartitions(), Target(4, 1_000)
     for topic in ("a", "b"):
-        failures.failed((topic, 2), "no answer")
-    failures.succeeded([("b", 2), ("c", 1)])
+        failures.note_failure((topic, 2), "no answer")
+    failures.note_success([("b", 2), ("c", 1)])
     monkeypatch.setattr(TtlCache, "all_keys", None)
     for topic, down in (("a", {2}), ("b", set()), ("c", set())):
         assert failures.with_failures(topic, target).unavailable == down
@@ -391,12 +448,12 @@ def test_each_change_is_logged_once() -> None:
     assert [line["partitions"] for line in look(1, 3)] == [[1, 3]]
     assert [(line["log_level"], line["partitions"]) for line in look(1)] == [("info", [3])]
     with structlog.testing.capture_logs() as lines:
-        failures.failed(("a", 0), "no answer")
-        failures.failed(("a", 0), "no answer")
+        failures.note_failure(("a", 0), "no answer")
+        failures.note_failure(("a", 0), "no answer")
     assert [line["partitions"] for line in lines] == [[0]]
     assert look(1) == [], "a partition that failed takes writes only once it has taken some"
     with structlog.testing.capture_logs() as lines:
-        failures.succeeded([("a", 0), ("a", 2)])
+        failures.note_success([("a", 0), ("a", 2)])
     assert [line["partitions"] for line in lines] == [[0]]
 
 

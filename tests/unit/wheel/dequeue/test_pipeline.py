@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from tests.harness.launcher import wait_until
 from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld
 from tests.harness.publishers import RecordingPublisher
-from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow, timer_batch
+from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
@@ -23,7 +23,7 @@ from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.testing import ManualClock
-from duewheel.wheel.encoded import Aside, Encoded, Part
+from duewheel.wheel.encoded import Aside, Encoded, Part, Writes
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
@@ -61,12 +61,15 @@ class SlowPublisher(WatchedPublisher):
         self.rows_max = 1_000
         self.committed_though = False
         self.tried: list[int] = []
-        self.partitions_of: Callable[[int], int] = lambda _: 1
+        # From a row's offset, the numbers of the partitions that it is written to.
+        self.partitions_of: Callable[[int], Sequence[int]] = lambda _: [0]
 
     def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
-        count = self.partitions_of(len(prepared.deliveries))
-        parts = [Part("a", number, _NO_BATCH, None) for number in range(count)]
-        encoded = Encoded(parts, Aside(), {}, frozenset(), b"", 0)
+        offsets = prepared.deliveries.origin_offset.tolist()
+        writes = [(n, p) for n, offset in enumerate(offsets) for p in self.partitions_of(offset)]
+        parts = [Part("a", number, _NO_BATCH, None) for _, number in writes]
+        row, partition = np.array(writes, np.int64).reshape(-1, 2).T
+        encoded = Encoded(parts, Writes(row, partition), Aside(), {}, frozenset(), b"", 0)
         return replace(super().renew(prepared, progress), encoded=encoded)
 
     def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
@@ -192,29 +195,11 @@ def test_stopping_in_the_middle_of_a_slot_leaves_no_thread(make_world: MakeWorld
     assert world.sources() == sources
 
 
-@pytest.mark.parametrize("chunk_records", [5, 100])
-def test_a_transaction_names_a_bounded_number_of_topics(
-    make_world: MakeWorld, chunk_records: int
-) -> None:
-    """Cut in the middle of a slot, also by a kill, nothing is lost or doubled."""
-    world = make_world(chunk_records, chunk_topics=1)  # the rows' targets alternate
-    sources = world.fill(12)
-    for _ in range(3):
-        assert world.tick()
-    assert world.sources() == sources[:3]
-    world.restart(Role.DEQUEUE)
-    world.drain()
-    assert world.sources() == sources
-    sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
-    assert all(len(set(deliveries.target.tolist())) <= 1 for deliveries in sent)
-    assert world.publisher.committed[-1][1].partitions[TIMER_TOPIC, 0].half_mark is None
-
-
 def test_a_transaction_has_a_bounded_number_of_partitions(make_world: MakeWorld) -> None:
     """Only encoding knows them. A kill between the parts of a chunk loses and doubles nothing."""
     world = make_world(chunk_records=12, chunk_partitions=4)
     sources = world.fill(30)
-    world.publisher.partitions_of = lambda rows: rows  # each row has its own
+    world.publisher.partitions_of = lambda offset: [offset]  # each row has its own
     assert [world.tick() for _ in range(2)] == [True, True]  # divided, and its first part
     assert world.publisher.tried == [4]
     world.restart(Role.DEQUEUE)
@@ -227,15 +212,27 @@ def test_a_transaction_has_a_bounded_number_of_partitions(make_world: MakeWorld)
 def test_rows_that_share_few_partitions_leave_in_one_transaction(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=12, chunk_partitions=4)
     sources = world.fill(24)
-    world.publisher.partitions_of = lambda _: 4
+    world.publisher.partitions_of = lambda offset: [offset % 4]
     world.drain()
     assert (world.sources(), world.publisher.tried) == (sources, [12, 12])
+
+
+def test_rows_for_too_many_partitions_are_cut_where_their_number_exceeds_the_bound(
+    make_world: MakeWorld,
+) -> None:
+    """Two transactions, each row encoded once more: halves would be too wide again."""
+    world = make_world(chunk_records=40, chunk_partitions=4)
+    sources = world.fill(40)
+    world.publisher.partitions_of = lambda offset: [offset % 4 + 2 * (offset >= 30)]
+    world.drain()
+    assert (world.sources(), world.publisher.tried) == (sources, [30, 10])
+    assert sorted(len(names) for names in world.publisher.prepared) == [10, 30, 40]
 
 
 def test_a_row_with_more_partitions_than_a_transaction_leaves_alone(make_world: MakeWorld) -> None:
     world = make_world(chunk_records=12, chunk_partitions=1)
     sources = world.fill(4)
-    world.publisher.partitions_of = lambda rows: 2 * rows  # a message, and its receipt
+    world.publisher.partitions_of = lambda offset: [offset, -offset - 1]  # with its receipt
     world.drain()
     assert (world.sources(), world.publisher.tried) == (sources, [1, 1, 1, 1])
 
@@ -301,15 +298,19 @@ def test_a_part_of_a_chunk_has_the_targets_of_its_rows(tmp_path: Path) -> None:
     """With all of the chunk's each of its transactions would look at 20,000 of them."""
     seen = list[list[str]]()
 
-    class Watched(RecordingPublisher):
+    class Watched(SlowPublisher):
+        def __init__(self, clock: ManualClock) -> None:
+            super().__init__(clock)
+            self.partitions_of = lambda offset: [offset]  # each row has its own
+
         def prepare(self, deliveries: Deliveries) -> Prepared:
             seen.append(deliveries.targets)
             return super().prepare(deliveries)
 
-    world = LocalWorld(tmp_path, starts={P0: 0}, publisher=Watched, chunk_topics=3)
+    world = LocalWorld(tmp_path, starts={P0: 0}, publisher=Watched, chunk_partitions=3)
     batch = timer_batch([TimerRow(0, n, NOW_MS + PRECISION_MS) for n in range(9)])
     names = [f"t{n}" for n in range(9)]
     world.engine.append(replace(batch, targets=names, target=np.arange(9, dtype=np.int32)), {P0: 9})
     world.at_slot(1)
-    assert seen == [names[:3], names[3:6], names[6:]]
+    assert (seen[0], sorted(seen[1:])) == (names, [names[:3], names[3:6], names[6:]])
     world.kill()

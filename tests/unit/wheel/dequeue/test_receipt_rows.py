@@ -22,7 +22,8 @@ from duewheel.schemas.wire.record_batch import seal
 from duewheel.wheel.dequeue.encoder import Encoder, encode
 from duewheel.wheel.dequeue.receipt_rows import LATENESS_ERROR_MAX_MS, Receipts
 from duewheel.wheel.dequeue.requeue import rolled_copies
-from duewheel.wheel.encoded import Encoded, Reason, Target
+from duewheel.wheel.encoded import Encoded
+from duewheel.wheel.target_rules import Reason, Target
 
 NOW_MS = 1_800_000_000_000
 ROOM = Target(4, 100_000, batch_bytes=100_000)
@@ -107,6 +108,19 @@ def test_each_delivery_has_one_receipt_and_nothing_else_has(seed: int) -> None:
     dice = random.Random(seed)
     found = encoded(some(dice, dice.choice([1, 3, 40, 300])))
     assert receipts_of(found) == delivered(found)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_rows_writes_are_its_record_and_its_receipt(seed: int) -> None:
+    """For cuts between rows: by these numbers any part has as many partitions as it writes to."""
+    dice = random.Random(seed)
+    sent = some(dice, 40)
+    whole = encoded(sent).writes
+    for first, end in ((0, 40), (0, 1), (7, 20), (33, 40)):
+        found = encoded(sent.slice(first, end))
+        within = (first <= whole.row) & (whole.row < end)
+        assert found.partitions == len(np.unique(whole.partition[within]))
+        assert len(found.writes.row) == end - first + len(receipts_of(found))
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])

@@ -22,7 +22,7 @@ from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.dequeue.routing import Routed, route
-from duewheel.wheel.encoded import Reason, Target
+from duewheel.wheel.target_rules import Reason, Target
 
 ROOM = Target(1, 2_000, batch_bytes=2_000)
 

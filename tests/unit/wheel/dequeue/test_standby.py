@@ -18,13 +18,13 @@ from tests.harness.timelines import spoil_timeline
 from tests.harness.timer_rows import TIMER_TOPIC
 
 from duewheel.checkpoints.progress import NOBODY
-from duewheel.checkpoints.recovery_decision import close_at
 from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, SettingsChange
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.wheel.append.staged_batch import StagedBatch, Written
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.recovery.decision import close_at
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check

@@ -15,7 +15,7 @@ from tests.harness.recovery_world import RecoveryWorld, half_delivered
 from tests.harness.standbys import Standby, half_way, world
 
 from duewheel.checkpoints.live_fields import PROMOTION_MS
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.reshard_records import nothing, sealed
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.publishers import RecordingPublisher
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0, TIMER_TOPIC, headers_of, suite_parameters
 
+from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import ANY_TIME, Deliveries
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
@@ -23,12 +25,14 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.record_reader import header_starts
 from duewheel.schemas.wire.single_record import header
+from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.routing import route
-from duewheel.wheel.encoded import Reason, Target
 from duewheel.wheel.policies.hot_slots import HotSlots
+from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.recurrence import HEADERS, PAUSED_MS, parted
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
+from duewheel.wheel.target_rules import Reason, Target
 
 RULES = compile_suite(load_suite(), suite_parameters())
 CONTRACT = Contract((1_000,), {}, "dead", RULES, TopicContract(recurring=True))
@@ -101,6 +105,21 @@ def _row(deliveries: Deliveries, row: int) -> list[tuple[str, bytes]]:
     return headers_of(deliveries.headers[row].as_py(), int(deliveries.header_count[row]))
 
 
+class NumberedPublisher(RecordingPublisher):
+    """Keeps id, without due time, and row of each delivery."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.numbered = list[list[tuple[bytes, int]]]()
+
+    def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
+        names = prepared.deliveries.timer_id.to_pylist()
+        ids = [(name or b"").rstrip(b"0123456789") for name in names]
+        if prepared.row is not None:
+            self.numbered.append(list(zip(ids, prepared.row.tolist(), strict=True)))
+        return super().renew(prepared, progress)
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> RecurringWorld:
     return RecurringWorld(tmp_path)
@@ -126,6 +145,24 @@ def test_a_firing_and_its_successor_are_in_one_transaction(world: RecurringWorld
         if deliveries is not None and (~deliveries.is_copy).any():
             assert deliveries.is_copy.tolist() == [False, True]
             assert deliveries.source.to_pylist()[0] == b"timers-0@0", "that of the seed"
+    world.kill()
+
+
+def test_a_delivery_and_its_successor_have_the_row_of_their_timer(tmp_path: Path) -> None:
+    """A chunk is cut between rows, and cancelled ones count."""
+    world = RecurringWorld(tmp_path, publisher=NumberedPublisher)
+    for name in (b"cancelled", b"before"):
+        world.write(("UNIQ_KEY", name), ("TIMER_DELAY_MS", b"20000"), ("own", b"1"))
+    for name in (b"x", b"y"):
+        world.every(b"10s", name=name)
+    world.run(11)
+    world.write(("UNIQ_KEY", b"after"), ("TIMER_DELAY_MS", b"9000"), ("own", b"1"))
+    cancel: list[Header] = [("TIMER_DEL_UNIQKEY", b"cancelled")]
+    world.topic.append(SourceRow(len(world.topic), world.clock.now_ms(), cancel))
+    world.run(12)
+    rows = [(b"before", 1), (b"x@", 2), (b"y@", 3), (b"after", 4), (b"x", 2), (b"y", 3)]
+    assert isinstance(world.publisher, NumberedPublisher)
+    assert rows in world.publisher.numbered
     world.kill()
 
 

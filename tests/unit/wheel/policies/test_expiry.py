@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.harness.deliveries import NOW_MS, ROOM, judged, routed, rows, topics
 
 from duewheel.schemas.batches import NEVER, Deliveries
-from duewheel.wheel.dequeue.dead_letter_rows import reason_text
-from duewheel.wheel.encoded import Reason, Target
+from duewheel.schemas.columns import binary
+from duewheel.schemas.header_names import EXPIRES_MS
+from duewheel.schemas.wire.single_record import header
 from duewheel.wheel.policies.expiry import Expiry
 
 EXPIRY = Expiry({"mails": 60_000, "pushes": 0})
+
+
+def expires(value: bytes | None) -> bytes:
+    return header(EXPIRES_MS, value)
 
 
 def due(late_ms: Sequence[int], topic: str = "mails") -> Deliveries:
@@ -52,10 +58,48 @@ def test_copies_on_their_way_and_dead_letters_do_not_expire() -> None:
     assert forbidden(sent) == [False, False, True]
 
 
+def with_headers(*headers: Sequence[bytes]) -> Deliveries:
+    """Timers with these headers each, encoded."""
+    return replace(
+        due([0] * len(headers), "others"),
+        headers=binary(b"".join(each) for each in headers),
+        header_count=np.array([len(each) for each in headers], np.int32),
+    )
+
+
+def test_a_timer_expires_a_millisecond_after_its_own_instant() -> None:
+    at = [NOW_MS + 1, NOW_MS, NOW_MS - 1]
+    own = [expires(b"%d" % ms) for ms in at]
+    assert forbidden(with_headers(*([each] for each in own), [])) == [False, False, True, False]
+    assert forbidden(with_headers([expires(b"2001-01-01T00:00Z")])) == [True]
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"soon", b"1.5", b"\xff", b"x" * 64, b"1" * 99 + b"."]
+)
+def test_what_is_no_instant_expires_visibly(value: bytes | None) -> None:
+    assert forbidden(with_headers([expires(value)], [])) == [True, False]
+
+
+def test_beside_very_many_headers_it_is_not_read_and_expires() -> None:
+    """To read them would take a second, beside everybody's timers."""
+    ahead = expires(b"%d" % (NOW_MS + 1))
+    many = [header("a", b"")] * 1_000
+    found = with_headers([*many, ahead], [*many[1:], ahead], [*many, *many])
+    assert forbidden(found) == [True, False, False]
+
+
+def test_a_name_within_a_value_is_text_and_the_first_header_counts() -> None:
+    past, ahead = expires(b"1"), expires(b"%d" % (NOW_MS + 1))
+    note, own = header("note", b"the TIMER_EXPIRES_MS of this mail"), header("a", past)
+    found = with_headers([note], [own, note], [note, ahead, past], [own, past], [past, ahead])
+    assert forbidden(found) == [False, False, False, True, True]
+
+
 def test_an_expired_timer_is_a_dead_letter_that_says_so_and_can_be_replayed() -> None:
     sent = replace(due([60_001, 5]), source_partitions=[("timers", 0), ("mails", 3)])
     found = routed(judged(sent, EXPIRY), {"a": ROOM, "mails": ROOM})
     assert (topics(found), found.aside.reasons) == (["dead", "a"], {"expired": 1})
     headers = found.deliveries.headers[0].as_py()
-    assert reason_text(Reason.EXPIRED, "a", Target(1, 1)).encode() in headers
+    assert EXPIRY.refusal.encode() in headers
     assert b"REAL_TOPIC" in headers

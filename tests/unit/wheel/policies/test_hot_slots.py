@@ -29,11 +29,12 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.role import Role
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_POLICY, Deliveries
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_POLICY, Deliveries, PolicyLabel
 from duewheel.wheel.dequeue.statistics import Statistics
-from duewheel.wheel.encoded import Aside, Target
+from duewheel.wheel.encoded import Aside
 from duewheel.wheel.policies.hot_slots import HotSlots
 from duewheel.wheel.policies.policy import returning
+from duewheel.wheel.target_rules import Target
 
 SPREAD = HotSlots("spread", 100, 5_000)
 
@@ -156,7 +157,12 @@ def held_back(instants: Sequence[int], names: Sequence[str] | None = None) -> De
     sent = keyed(rows(names or ["a"] * count, [0] * count), [b"k"] * count)
     held = np.array(instants)
     policy = np.where(held == ANY_TIME, NO_POLICY, 0).astype(np.int32)
-    return replace(sent, not_before_ms=held, policies=["hot_slot"], policy=policy)
+    return replace(
+        sent,
+        not_before_ms=held,
+        policies=[PolicyLabel(HotSlots.name, HotSlots.refusal)],
+        policy=policy,
+    )
 
 
 def test_what_is_spread_goes_back_as_a_copy_in_its_place() -> None:

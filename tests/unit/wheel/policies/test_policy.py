@@ -24,7 +24,6 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_POLICY, Deliveries
-from duewheel.wheel.encoded import Reason
 from duewheel.wheel.policies.policy import DueRows, returning
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import slot_of
@@ -38,6 +37,10 @@ class Until:
 
     instants: Sequence[int] | None
     name: str = "until"
+
+    @property
+    def refusal(self) -> str:
+        return f"{self.name} forbids it"
 
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
         return None if self.instants is None else np.array(self.instants)
@@ -54,7 +57,7 @@ def test_the_latest_instant_of_all_policies_holds_with_its_policy() -> None:
     found = judged(due(4), first, Until(None, "silent"), second, window_ms=20 * WINDOW_MS)
     assert found.not_before_ms.tolist() == [ANY_TIME, LATER_MS + 9, LATER_MS, NEVER]
     assert found.policy.tolist() == [NO_POLICY, 2, 0, 0]
-    assert found.policies == ["first", "silent", "second"]
+    assert [each.name for each in found.policies] == ["first", "silent", "second"]
     assert returning(found).tolist() == [False, True, True, False], "a dead letter does not return"
 
 
@@ -98,10 +101,19 @@ def test_an_instant_beyond_the_window_is_reached_in_hops_that_are_no_failures() 
     assert (now_ms, hops) == (LATER_MS, 10)
 
 
-def test_each_policy_that_may_forbid_rows_has_a_reason_of_its_name() -> None:
-    found = routed(judged(due(2), Until([ANY_TIME, NEVER], "hot_slot")), {"a": ROOM})
-    assert (topics(found), found.aside.reasons) == (["a", "dead"], {"hot_slot": 1})
-    assert Reason["HOT_SLOT"]
+def test_code_and_sentence_of_a_forbidden_row_are_its_policys() -> None:
+    asked = [
+        Until([NEVER, ANY_TIME, ANY_TIME], "first"),
+        Until([ANY_TIME, NEVER, ANY_TIME], "second"),
+    ]
+    found = routed(judged(due(3), *asked), {"a": ROOM})
+    assert (topics(found), found.aside.reasons) == (
+        ["dead", "dead", "a"],
+        {"first": 1, "second": 1},
+    )
+    for row, name in enumerate(["first", "second"]):
+        headers = found.deliveries.headers[row].as_py()
+        assert f"{name} forbids it".encode() in headers
 
 
 @given(

@@ -19,7 +19,7 @@ from tests.harness.timer_rows import TIMER_TOPIC
 from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryPending

@@ -20,8 +20,8 @@ from tests.harness.timer_shard import TimerShard
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.config_epochs import PRECISION, Epoch, Epochs
 from duewheel.checkpoints.config_epochs import WINDOW as WINDOW_MS
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
-from duewheel.checkpoints.recovery_decision import RecoveryRecord
 from duewheel.checkpoints.reshard_records import (
     NOTICE_KEY,
     is_unfinished_notice,
@@ -33,12 +33,12 @@ from duewheel.checkpoints.reshard_records import (
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryRefused
-from duewheel.kafka.progress.all_shards import ShardRecord
 from duewheel.ops.reshard import Reassignment
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.publisher_protocol import Seen
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -403,8 +403,8 @@ class Sealing:
     def records(self) -> list[Progress]:
         return [p.committed[-1][1] for p in self.publishers if p.committed]
 
-    def shards(self, *, past_open: bool) -> dict[int, ShardRecord]:
-        return {record.shard: ShardRecord(record, 0) for record in self.records}
+    def shards(self, *, past_open: bool) -> dict[int, Seen]:
+        return {record.shard: Seen(record, 0) for record in self.records}
 
     def take_lock(self) -> None:
         pass
@@ -412,12 +412,11 @@ class Sealing:
     def make_room(self, shards: int) -> None:
         pass
 
-    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> int:
+    def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> None:
         for shard, records in values.items():
             for key in records.keys() - {NOTICE_KEY}:
                 written = Progress.decode(records[key])
                 self.publishers[shard].committed.append((None, written))
-        return 0
 
     def publisher(self, shard: int) -> RecordingPublisher:
         self.before_seal.pop(shard, lambda: None)()

@@ -22,23 +22,16 @@ from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
+from duewheel.checkpoints.local_state import Keep, Local, RecoveryRecord, dequeue_has_decided
 from duewheel.checkpoints.ownership import require_fits, require_may_own
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
-from duewheel.checkpoints.recovery_decision import (
-    Decision,
-    Keep,
-    Local,
-    RecoveryRecord,
-    decide,
-    decide_to_follow,
-    dequeue_has_decided,
-)
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import ConfigError, Fenced, Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.recovery.decision import Decision, decide, decide_to_follow
 from duewheel.wheel.recovery.startup import first_progress, start
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files

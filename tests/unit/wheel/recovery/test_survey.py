@@ -11,11 +11,12 @@ import pytest
 from tests.harness.killed import Killed, die
 from tests.harness.local_world import fated
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
-from tests.harness.state_pages import COMMIT, damage_newest_commit
+from tests.harness.state_pages import COMMIT, damage_newest_close, damage_newest_commit
 from tests.harness.timelines import FILE
 
-from duewheel.checkpoints.recovery_decision import RecoveryRecord, decide
+from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.state_file import State
+from duewheel.wheel.recovery.decision import decide
 from duewheel.wheel.recovery.survey import survey
 
 
@@ -90,6 +91,24 @@ def test_the_start_decides_as_the_survey_says(
     assert record is not None and record.keep is decision.keep
     state = State.open(world.path)
     assert state.close() == decision.close
+    world.finish()
+
+
+def test_a_lost_close_page_by_which_rows_were_placed_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are in later slots than the older page would have them: as if it had lost them."""
+    world = RecoveryWorld(tmp_path, monkeypatch)
+    world.write(0, 1, 5)
+    world.ingest()
+    world.at_slot(3)
+    with fated(world.publisher, die), pytest.raises(Killed):
+        world.at_slot(6)
+    world.write(0, 4, 5, 8)  # two of them late
+    world.ingest()
+    world.kill()
+    damage_newest_close(world.path)
+    assert world.start() == "files lost"
     world.finish()
 
 

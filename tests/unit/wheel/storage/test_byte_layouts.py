@@ -91,6 +91,7 @@ BATCH = TimerBatch(
     recurring=np.zeros(2, np.bool_),
     seed=np.zeros(2, np.bool_),
     forged=np.zeros(2, np.bool_),
+    keeps=np.zeros(2, np.bool_),
 )
 ROLLED = np.array([False, True])
 SLOT = 36_000_000_001  # precision 50

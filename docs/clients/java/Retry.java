@@ -1,0 +1,84 @@
+// A consumer whose failed messages come again later: after 1 s, 2 s, 4 s, four attempts in all.
+//
+//     java -cp 'libs/*' Retry.java localhost:9092 orders.delayed orders
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.StringDeserializer;
+import org.apache.kafka.common.serialization.StringSerializer;
+
+public class Retry {
+    static final int ATTEMPTS = 4;
+
+    public static void main(String[] args) throws Exception {
+        String servers = args[0], timers = args[1], topic = args[2];
+        Map<String, Object> committed = Map.of(
+                "bootstrap.servers", servers,
+                "group.id", "billing",
+                "enable.auto.commit", false,
+                "auto.offset.reset", "earliest",
+                "isolation.level", "read_committed");
+        Map<String, Object> options = Map.of("bootstrap.servers", servers);
+        var text = new StringSerializer();
+        var read = new StringDeserializer();
+        try (var producer = new KafkaProducer<String, String>(options, text, text);
+                var consumer = new KafkaConsumer<String, String>(committed, read, read)) {
+            consumer.subscribe(List.of(topic));
+            while (true) {
+                for (var record : consumer.poll(Duration.ofSeconds(1))) {
+                    int attempt = attemptOf(record);
+                    try {
+                        handle(record.value());
+                        System.out.printf("done: %s, attempt %d%n", record.value(), attempt);
+                    } catch (IllegalArgumentException error) {
+                        if (attempt == ATTEMPTS) {
+                            System.out.printf("given up: %s, attempt %d%n", record.value(), attempt);
+                        } else {
+                            producer.send(later(record, timers, attempt)).get();
+                        }
+                    }
+                    // After the retry is acknowledged. A kill between both makes two retries, and
+                    // loses none.
+                    var place = new TopicPartition(record.topic(), record.partition());
+                    consumer.commitSync(Map.of(place, new OffsetAndMetadata(record.offset() + 1)));
+                }
+            }
+        }
+    }
+
+    static void handle(String value) {
+        if (value.equals("oops")) {
+            throw new IllegalArgumentException("no order");
+        }
+    }
+
+    /** The message as a timer, with its key and its own headers. */
+    static ProducerRecord<String, String> later(
+            ConsumerRecord<String, String> record, String timers, int attempt) {
+        var headers = record.headers();
+        headers.remove("UNIQ_KEY"); // the delivered timer's; others the service drops
+        headers.remove("RETRY_ATTEMPT");
+        headers.add("REAL_TOPIC", record.topic().getBytes(UTF_8));
+        headers.add("TIMER_DELAY_MS", bytes(1000 << (attempt - 1)));
+        headers.add("RETRY_ATTEMPT", bytes(attempt + 1));
+        return new ProducerRecord<>(timers, null, record.key(), record.value(), headers);
+    }
+
+    static int attemptOf(ConsumerRecord<String, String> record) {
+        var header = record.headers().lastHeader("RETRY_ATTEMPT");
+        return header == null ? 1 : Integer.parseInt(new String(header.value(), UTF_8));
+    }
+
+    static byte[] bytes(int number) {
+        return Integer.toString(number).getBytes(UTF_8);
+    }
+}

@@ -1,0 +1,77 @@
+"""Timers that are written in the application's own transaction, to a table in PostgreSQL.
+
+    outbox.schedule(connection.execute, "orders", b"pay", key="order-42", delay="15m", id="r-42")
+    outbox.cancel(connection.execute, "r-42", key="order-42")      # paid meanwhile
+
+Each inserts one row (docs/outbox.md); `duewheel relay postgres` sends it once the transaction has
+committed. `execute` runs a statement with parameters by name, written as %(name)s:
+
+    psycopg      connection.execute, or cursor.execute
+    Django       cursor.execute, with django.db.connection.cursor() as cursor
+    SQLAlchemy   session.connection().exec_driver_sql, with psycopg or psycopg2
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from duewheel.api.due_time import DueTime
+from duewheel.client.request_headers import require_message, timer_headers
+from duewheel.clock import SystemClock
+
+Execute = Callable[[str, dict[str, Any]], Any]
+
+
+def schedule(
+    execute: Execute,
+    target: str,
+    value: bytes | None,
+    *,
+    deliver_at: datetime | int | None = None,
+    delay: timedelta | str | None = None,
+    key: str | None = None,
+    id: str | None = None,
+    tag: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timer_topic: str | None = None,
+) -> None:
+    """Inserts a timer.
+
+    Args:
+        deliver_at, delay: one of both; a delay counts from now on, not from the commit.
+        id: for cancels; by default a random one.
+        timer_topic: None for the default of the column.
+
+    Raises:
+        InvalidTimer: an argument is impossible; nothing was inserted.
+    """
+    now_ms = SystemClock().now_ms()
+    due = DueTime.of(DueTime.of(deliver_at, delay).due_ms(now_ms, ()))
+    own = [(name, text.encode()) for name, text in (headers or {}).items()]
+    require_message(key, value)
+    timer_headers(target, due, timer_topic or "", headers=own, tag=tag, id=id)
+    _insert(
+        execute,
+        timer_topic=timer_topic,
+        key=key,
+        value=value,
+        target=target,
+        due_ms=due.number,
+        timer_id=id,
+        tag=tag,
+        headers=json.dumps(headers) if headers else None,
+    )
+
+
+def cancel(execute: Execute, id: str, *, key: str | None, timer_topic: str | None = None) -> None:
+    """Inserts a cancel of the pending timers with this id and key."""
+    _insert(execute, timer_topic=timer_topic, key=key, timer_id=id, cancels=True)
+
+
+def _insert(execute: Execute, **columns: object) -> None:
+    given = {name: value for name, value in columns.items() if value is not None}
+    names, values = ", ".join(given), ", ".join(f"%({name})s" for name in given)
+    execute(f"INSERT INTO duewheel_outbox ({names}) VALUES ({values})", given)  # noqa: S608

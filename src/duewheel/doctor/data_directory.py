@@ -1,0 +1,148 @@
+"""Checks the data directory: its file system, rights and room, and the blocks of its wheel.
+
+A file in a temporary folder, in the data directory or in its nearest parent that exists, shows
+whether the file system allocates blocks, maps files and locks them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+
+from duewheel.api.examination import DoctorFinding
+from duewheel.checkpoints import fs
+from duewheel.checkpoints.file_lock import FileLock
+from duewheel.config.settings import Settings
+from duewheel.doctor.findings import Check, Findings
+from duewheel.factory import COPIES_ON_WRITE
+from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
+
+_REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p"}
+_REMOTE |= {"ceph", "glusterfs", "lustre", "fuse.sshfs"}
+_PASSING = {"overlay", "tmpfs", "ramfs", "aufs"}
+_ROOM_BYTES = 2 << 30  # for timers: hours of them at a modest rate
+_TRIAL_BYTES = 1 << 16
+_BLOCK_BYTES = 512  # the unit of st_blocks; the file system's own blocks are larger
+
+
+def examine(settings: Settings) -> Findings:
+    """Runs all checks of the data directory, which may not exist yet."""
+    data_dir = settings.storage.data_dir.absolute()
+    yield check_file_system(data_dir, _file_system(data_dir))
+    yield _check_trial(data_dir)
+    if data_dir.exists():
+        yield check_rights(data_dir)
+    yield _check_room(settings, data_dir)
+    if (data_dir / "timerwheel").exists():
+        yield _check_allocated(data_dir / "timerwheel")
+
+
+def _existing(path: Path) -> Path:
+    """Returns the path or its nearest existing parent."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _file_system(path: Path) -> str:
+    """Returns the type of the file system of a path, which may not exist yet."""
+    place = _existing(path).resolve()
+    if (kind := fs.copies_on_write(place)) is not None:
+        return kind
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    return next((mounts[folder] for folder in (place, *place.parents) if folder in mounts), "?")
+
+
+def check_file_system(path: Path, kind: str) -> DoctorFinding:
+    """Checks that files outlive a restart, can be mapped and locked, and are written in place."""
+    check = Check("file_system", str(path))
+    remedy = "set storage.data_dir to a directory on a local disk (ext4, xfs), or mount a volume"
+    if kind in _REMOTE:
+        return check.error(f"{kind}: not local, so mapped files and locks are not safe", remedy)
+    if kind in _PASSING:
+        return check.warning(f"{kind}: its content ends with the container or the host", remedy)
+    if kind in fs.COPY_ON_WRITE:
+        return check.warning(f"{kind}: it {COPIES_ON_WRITE}", remedy)
+    return check.ok(kind)
+
+
+def _check_trial(data_dir: Path) -> DoctorFinding:
+    """Allocates, maps, writes and locks a file where the data directory is, or will be."""
+    check = Check("data_directory", str(data_dir))
+    parent = _existing(data_dir)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent) as folder:
+            path = Path(folder) / "trial"
+            with closing(fs.NewFile(path, _TRIAL_BYTES)) as new:
+                new.sync()
+                new.put_in_place()
+            fd = fs.HOST_FS.open_existing(path)
+            try:
+                with fs.HOST_FS.map(fd, _TRIAL_BYTES, writable=True) as mapped:
+                    mapped[:4] = b"seen"
+                    mapped.flush()
+                same = os.pread(fd, 4, 0) == b"seen"
+                whole = os.fstat(fd).st_blocks * _BLOCK_BYTES >= _TRIAL_BYTES
+            finally:
+                fs.HOST_FS.close(fd)
+            with closing(FileLock(path)) as lock, closing(FileLock(path)) as other:
+                exclusive = lock.try_acquire() and not other.try_acquire()
+    except OSError as error:
+        remedy = f"give user {os.getuid()} the right to write there, or set storage.data_dir"
+        return check.error(f"cannot be used: {error}", remedy)
+    problems = [] if same else ["a read does not return the mapped bytes"]
+    problems += [] if whole else ["an allocated file has no blocks"]
+    problems += [] if exclusive else ["two holders get the same lock"]
+    if problems:
+        return check.error(
+            "; ".join(problems), "set storage.data_dir to a directory on a local disk"
+        )
+    return check.ok("allocates, maps and locks")
+
+
+def check_rights(data_dir: Path) -> DoctorFinding:
+    """Checks that no other user can read message bodies or the key of copies."""
+    readable = list(fs.HOST_FS.readable_by_others(data_dir))
+    check = Check("data_rights", str(data_dir))
+    if not readable:
+        return check.ok("only its owner can read its files")
+    return check.error(
+        f"others have rights to {len(readable)} files and directories, first {readable[0]}",
+        "start the shard, which takes these rights away; or chmod -R go-rwx on it",
+    )
+
+
+def _check_room(settings: Settings, data_dir: Path) -> DoctorFinding:
+    ring = 2 * settings.timer.slots * ENTRY_BYTES
+    exists = (data_dir / "timerwheel").exists()
+    space = fs.space(_existing(data_dir))
+    least = settings.storage.min_free.of(space.total_bytes)
+    return check_room(str(data_dir), space.free_bytes, 0 if exists else ring, least)
+
+
+def check_room(subject: str, free: int, ring: int, least: int) -> DoctorFinding:
+    """Checks the room for timers, and for the bytes that the wheel will take (`ring`); ingest takes
+    nothing below `least` free bytes.
+    """
+    text = f"{free >> 20} MiB free, ingest leaves {least >> 20} (storage.min_free)"
+    text += f", the wheel takes {ring >> 20}" if ring else ""
+    left = free - ring - least
+    return Check("disk_space", subject).of(
+        "error" if left < 0 else "warning" if left < _ROOM_BYTES else "ok",
+        text,
+        "make room: a pending timer takes some 52 bytes and its message, "
+        f"and less than {_ROOM_BYTES >> 20} MiB for them is little",
+    )
+
+
+def _check_allocated(wheel: Path) -> DoctorFinding:
+    """Checks the wheel's blocks: a sparse mapped file kills the process on a full disk."""
+    found = wheel.stat()
+    blocks = found.st_blocks * _BLOCK_BYTES
+    return Check("wheel_allocated", str(wheel)).of(
+        "warning" if blocks < found.st_size else "ok",
+        f"{blocks >> 20} of {found.st_size >> 20} MiB are allocated",
+        f"stop duewheel, then: fallocate --length {found.st_size} {wheel}",
+    )

@@ -1,0 +1,76 @@
+"""Finds targets whose own settings make an append slow, and bounds the time that they take.
+
+Each row of a transaction waits for the slowest append, and the owner of a topic decides how slow
+that is: with `flush.messages=1` an append costs a broker 4 to 25 ms, with `segment.ms=1` 11 ms, and
+the highest levels of gzip, lz4 and zstd 1 to 4 s per MiB. So a transaction has a small share for
+all such targets (wheel/dequeue/costly_rows.py), and after one that took long there is a rest: their
+rows are parked for nine times as long. All costly targets of a shard share this tenth of the time,
+so one of them may delay the others; the neighbours of all wait half a second, but for a row that
+is larger than the share, which leaves alone.
+
+A setting of the broker, for all topics alike, is the operator's choice: it makes none costly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from duewheel.kafka.topics.description import TopicSettings
+from duewheel.wheel.target_rules import Target
+
+# An append below the value ends a segment, waits for the disk, or is one of many.
+_LEAST = {
+    "flush.messages": 1_000,
+    "segment.ms": 60_000,
+    "segment.bytes": 1 << 20,
+    "segment.index.bytes": 4_096,
+    "max.message.bytes": 4_096,
+}
+_CODEC = "compression.type"
+_LEVEL_MAX = {  # by codec: a higher level takes a second and more for a MiB of some texts
+    "gzip": ("compression.gzip.level", 6),
+    "lz4": ("compression.lz4.level", 9),
+    "zstd": ("compression.zstd.level", 12),
+}
+NAMES = (*_LEAST, _CODEC, *(name for name, _ in _LEVEL_MAX.values()))
+USUAL_S = 0.25  # a transaction that takes no longer is followed by no rest
+_LOGGED_MAX = 1_000
+_SHOWN_MAX = 20
+
+log = structlog.get_logger(__name__)
+
+
+def costly_by(settings: TopicSettings) -> str:
+    """The topic's own setting, with its value, that makes appends slow; empty if there is none."""
+    own = {name: settings.values[name] for name in NAMES if name in settings.own}
+    for name, least in _LEAST.items():
+        if name in own and int(own[name]) < least:
+            return f"{name}={own[name]}"
+    name, most = _LEVEL_MAX.get(settings.values.get(_CODEC, ""), ("", 0))
+    return f"{name}={own[name]}" if int(own.get(name, 0)) > most else ""
+
+
+class CostlyLog:
+    """Logs costly targets once each. The publisher's thread owns it."""
+
+    def __init__(self) -> None:
+        self._logged = dict[str, str]()
+
+    def log_new(self, targets: Mapping[str, Target]) -> None:
+        """Logs targets that have become costly since they were last seen."""
+        new = dict[str, str]()
+        for topic, target in targets.items():
+            if target.costly_by != self._logged.get(topic, ""):
+                new[topic] = target.costly_by
+        self._logged.update(new)
+        if len(self._logged) > _LOGGED_MAX:
+            self._logged = {topic: by for topic, by in new.items() if by}
+        costly = [f"{topic}: {by}" for topic, by in new.items() if by]
+        if costly:
+            log.warning(
+                "settings make appends slow: timers of these targets get a tenth of the time",
+                count=len(costly),
+                targets=costly[:_SHOWN_MAX],
+            )

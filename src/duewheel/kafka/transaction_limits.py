@@ -1,0 +1,66 @@
+"""Time and size limits of transactions, for the publisher and for commands."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from duewheel.errors import ConfigError
+from duewheel.kafka.connect.deadline import Deadline
+
+_TOPIC_S = 0.05  # per topic: some hundred times the usual time for its metadata
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLimits:
+    """Bounds of transactions and of the metadata that they need, each in the unit of its name.
+
+    Attributes:
+        start_deadline_s: for the whole of `start`; the headway of reading the progress renews it.
+            More than the transaction timeout: a dead transaction of `reshard` holds the progress
+            back for that long.
+        publish_deadline_s: for one transaction. Less than the transaction timeout, or the broker
+            gives up first.
+        transaction_timeout_ms: after it the broker aborts an abandoned transaction. Until
+            then read_committed consumers of the same partitions wait.
+        batch_bytes: the intended size of a batch; one partition sends one batch at a time.
+        batch_bytes_max: the largest batch, whatever a topic allows. Below the broker's
+            socket.request.max.bytes (100 MB unless set).
+        stop_s: how long to wait for a dropped producer's thread.
+        target_age_s: how long a topic's metadata is cached.
+        missing_target_age_s: the same for a topic that does not exist.
+        unavailable_target_age_s: the same for a topic with a partition that takes no writes.
+        quiet_s: how long a partition may leave a batch unanswered while others are answered;
+            noticed about a second later.
+        verdict_s: how long a partition that failed is not tried, from the next commit on: after
+            the first failure, and at most.
+    """
+
+    start_deadline_s: float = 30.0
+    publish_deadline_s: float = 12.0
+    transaction_timeout_ms: int = 15_000
+    batch_bytes: int = 512 * 1024
+    batch_bytes_max: int = 64 * 1024 * 1024
+    stop_s: float = 5.0
+    target_age_s: float = 30.0
+    missing_target_age_s: float = 10.0
+    unavailable_target_age_s: float = 3.0
+    quiet_s: float = 1.5
+    verdict_s: tuple[float, float] = (5.0, 60.0)
+
+    def __post_init__(self) -> None:
+        if not self.publish_deadline_s * 1000 < self.transaction_timeout_ms:
+            raise ConfigError(
+                f"publish_deadline_s = {self.publish_deadline_s:g} must be below "
+                f"transaction_timeout_ms = {self.transaction_timeout_ms}"
+            )
+
+    def starting(self, stopping: threading.Event | None = None, topics: int = 0) -> Deadline:
+        """The deadline of a start, which may look up so many topics."""
+        return Deadline(self.start_deadline_s + _TOPIC_S * topics, stopping)
+
+    def preparing(self, topics: int, stopping: threading.Event | None = None) -> Deadline:
+        """The deadline for the metadata of so many topics. It grows with them, or a chunk with very
+        many would fail for ever.
+        """
+        return Deadline(self.publish_deadline_s + _TOPIC_S * topics, stopping)

@@ -1,0 +1,154 @@
+"""Parses a line of JSON of a file into the record of a timer.
+
+    {"topic": "orders", "value": "pay", "delay": "15m"}       the fields of NewTimer
+    {"record": {"key_base64": "…", "headers": […]}}           a record, written unchanged
+
+The second form is that of `duewheel topic read --for-send`: requests of another service, for a
+timer topic that reads that service's headers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import Field, JsonValue
+
+from duewheel.api.model import RequestFields
+from duewheel.api.requests import NewTimer, Strict, TimerFields, octets
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.kafka.ledger.new_records import NewRecord
+from duewheel.ops.changes.requests import record_headers
+from duewheel.ops.named_timer_topic import timer_topic_of
+from duewheel.schemas.columns import binary
+from duewheel.schemas.hashing import key_hashes
+from duewheel.schemas.wire.single_record import Header
+from duewheel.wheel.target_rules import Target
+
+LINE_BYTES_MAX = 16 << 20
+
+Fields = dict[str, JsonValue]  # of a line: which models they fit is known once they are parsed
+
+
+class CopiedHeader(RequestFields):
+    """A header of a record; without a value it is null."""
+
+    name: str
+    value_base64: str | None = None
+
+
+class CopiedRecord(RequestFields):
+    """A record as it is written; without key or value these are null.
+
+    It keeps its partition if the timer topic has as many `partitions` as the source.
+    """
+
+    key_base64: str | None = None
+    value_base64: str | None = None
+    headers: list[CopiedHeader] = Field(default_factory=list)
+    partition: Strict | None = None
+    partitions: Strict | None = None
+
+
+class CopiedLine(RequestFields):
+    """A line of the second form."""
+
+    record: CopiedRecord
+    timer_topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRecord:
+    """A record of a timer topic."""
+
+    timer_topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+    partition: int | None  # modulo the partitions of the timer topic; None: by `route`
+    partitions: int | None  # `partition` counts only if the timer topic has as many; None: always
+    route: bytes  # their hash chooses the partition
+
+    def partition_of(self, target: Target, route_hash: int) -> int:
+        """Its partition of the timer topic."""
+        count = target.partitions
+        if not count or self.partition is None or self.partitions not in {None, count}:
+            return target.partition_of(route_hash, 0)
+        return self.partition % count
+
+
+def is_copy(fields: Fields) -> bool:
+    """Whether a line has the second form."""
+    return "record" in fields
+
+
+def fields_of(line: bytes, defaults: TimerFields) -> Fields:
+    """Parses a line, and adds the defaults of the fields that it does not have.
+
+    Raises:
+        ConfigError: the line is too long, or no JSON object.
+    """
+    if len(line) > LINE_BYTES_MAX:
+        raise ConfigError(f"the line has more than {LINE_BYTES_MAX} bytes")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"this is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ConfigError("this is no JSON object")
+    given = defaults.model_dump(exclude_none=True, exclude_unset=True)
+    if is_copy(fields):
+        return {k: v for k, v in given.items() if k == "timer_topic"} | fields
+    return _without_alternatives(given, fields) | fields
+
+
+def record_of(settings: Settings, fields: Fields, name: str, now_ms: int) -> TimerRecord:
+    """Makes the record of the fields of a line; its `name` routes a timer without key, id and
+    partition.
+
+    Raises:
+        ConfigError: no record can be made of it.
+    """
+    if is_copy(fields):
+        line = CopiedLine.of(fields)
+        record = line.record
+        key = octets("key", None, record.key_base64)
+        headers = [(h.name, octets(h.name, None, h.value_base64)) for h in record.headers]
+        to, value = timer_topic_of(settings, line.timer_topic), record.value_base64
+        place = (record.partition, record.partitions)
+        return TimerRecord(to, key, octets("value", None, value), headers, *place, key or b"")
+    timer = NewTimer.of(fields)
+    to, request = record_headers(settings, timer, now_ms)
+    key = timer.key_octets
+    route = key if key is not None else (timer.id or name).encode()
+    return TimerRecord(to, key, timer.value_octets, request, timer.partition, None, route)
+
+
+def new_records(
+    named: Sequence[tuple[bytes, TimerRecord]], targets: Mapping[str, Target]
+) -> list[NewRecord]:
+    """Chooses the partition of each record; its name is that of its source."""
+    hashes = key_hashes(binary(record.route for _, record in named)).tolist()
+    written = []
+    for (name, record), route_hash in zip(named, hashes, strict=True):
+        topic = record.timer_topic
+        partition = record.partition_of(targets[topic], route_hash)
+        content = record.key, record.value, record.headers
+        written.append(NewRecord(name, topic, partition, *content))
+    return written
+
+
+# Fields that exclude each other.
+_ALTERNATIVES = (
+    {"deliver_at", "delay", "level"},
+    {"value", "value_base64"},
+    {"key", "key_base64"},
+)
+
+
+def _without_alternatives(defaults: Fields, fields: Fields) -> Fields:
+    """Drops the defaults that a line replaces under another name."""
+    dropped = [names for names in _ALTERNATIVES if names & fields.keys()]
+    return {name: each for name, each in defaults.items() if not any(name in n for n in dropped)}

@@ -1,0 +1,36 @@
+"""The timer topic that a request names: one of these settings."""
+
+from __future__ import annotations
+
+from duewheel.client.handle import RecallHandle
+from duewheel.config.nearest_name import nearest
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError, InvalidTimer
+
+
+def timer_topic_of(settings: Settings, given: str | None) -> str:
+    """Returns the timer topic that a caller names; by default the first.
+
+    Raises:
+        ConfigError: there is none, or no such one.
+    """
+    if given is None and not settings.timer.topics:
+        raise ConfigError("timer.topics names none: name the timer topic")
+    if given is not None and given not in settings.timer_topics:
+        hint = nearest(given, settings.timer.topics)
+        raise ConfigError(f'"{given}" is no timer topic of these settings{hint}')
+    return given or settings.timer.topics[0]
+
+
+def decoded_handle(settings: Settings, handle: str) -> RecallHandle:
+    """Parses the recall handle of a timer.
+
+    Raises:
+        InvalidTimer: it does not parse, or its topic is no timer topic of these settings.
+    """
+    decoded = RecallHandle.decode(handle)
+    if decoded.timer_topic not in settings.timer_topics:
+        raise InvalidTimer(
+            f'the recall handle names "{decoded.timer_topic}", which is no timer topic'
+        )
+    return decoded

@@ -1,0 +1,1 @@
+"""`duewheel relay`: rows that applications commit in their database become timers."""

@@ -1,0 +1,166 @@
+"""The figures of README.md and docs/performance.md, from the recorded runs.
+
+A value is the median of all recorded runs that have its workload: no row shows the best of several
+runs. The text between the marks is replaced; the rest is by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.bench.figures import Figure
+from tests.bench.measured import OUR_PARTS, OURS, PEER, PEER_PARTS, number
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PERFORMANCE = ROOT / "docs" / "performance.md"
+SOAKS = ROOT / "docs" / "soak.jsonl"
+
+STEADY, SLOW, ENQUEUE = "steady, 5,000/s", "steady, 1,000/s", "enqueue"
+CPU, MEMORY = "processor time of {}", "anonymous memory of {}"
+ARRIVED, OVERDUE = "due to last received", "overdue"
+DISK = ("disk per timer, local", "disk per timer, Kafka")
+# Label, then workload and metrics of each value. A metric with {} is summed over the parts.
+ROWS: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
+    (
+        "lateness at 5,000 per second, p50; p99, ms",
+        ((STEADY, ("lateness p50",)), (STEADY, ("lateness p99",))),
+    ),
+    (
+        "processor time of a message at 5,000; at 1,000 per second, with Kafka's, us",
+        ((STEADY, (CPU,)), (SLOW, (CPU,))),
+    ),
+    ("ingest rate, per second", ((ENQUEUE, ("rate",)),)),
+    (
+        "100,000; a million due in one instant: lateness of the last, s",
+        (("spike of 100,000", (ARRIVED,)), ("spike of 1,000,000", (ARRIVED,))),
+    ),
+    ("catch-up rate after a stop, per second", ((OVERDUE, ("catch-up rate",)),)),
+    (
+        "stop; start to the first delivery, s",
+        ((OVERDUE, ("stopped within",)), (OVERDUE, ("start to first delivery",))),
+    ),
+    (
+        "memory without page cache during an enqueue, with Kafka's, MB",
+        ((ENQUEUE, (MEMORY,)),),
+    ),
+    ("disk per pending timer, with Kafka's copy, bytes", ((ENQUEUE, DISK),)),
+)
+Run = Mapping[str, float]
+
+
+def _runs(figures: Iterable[Figure], system: str, workload: str) -> list[Run]:
+    """The metrics of each run."""
+    runs: dict[str, dict[str, float]] = {}
+    for each in figures:
+        if each.workload == workload and _kind(each.system) == system:
+            runs.setdefault(each.config["run"], {})[each.metric] = each.value
+    return list(runs.values())
+
+
+def _kind(system: str) -> str:
+    """Without its version: another setting of the peer is another system."""
+    return re.sub(r"^(\w+) [\d.]+$", r"\1", system)
+
+
+def _sum(run: Run, metrics: Sequence[str], parts: Sequence[str]) -> float:
+    names = [name.format(part) for name in metrics for part in (parts if "{}" in name else ("",))]
+    return sum(run.get(name, 0.0) for name in dict.fromkeys(names))
+
+
+def measured(figures: Sequence[Figure]) -> str:
+    """The table."""
+    lines = [
+        f"| median of the runs | {OURS} | {PEER}'s timer | runs |",
+        "| --- | --- | --- | --- |",
+    ]
+    for label, values in ROWS:
+        shown, counts = [], []
+        for system, parts in ((OURS, (*OUR_PARTS, "Kafka")), (PEER, PEER_PARTS)):
+            each = [
+                [_sum(run, metrics, parts) for run in _runs(figures, system, workload)]
+                for workload, metrics in values
+            ]
+            counts.append("; ".join(str(len(found)) for found in each))
+            shown.append("; ".join(number(median(found)) if found else "–" for found in each))
+        runs = counts[0] if len(set(counts)) == 1 else " / ".join(counts)
+        lines.append(f"| {label} | {' | '.join(shown)} | {runs} |")
+    workloads = {workload for _, values in ROWS for workload, _ in values}
+    commits = dict.fromkeys(
+        f"`{each.config['commit']}`"
+        for each in figures
+        if each.system == OURS and each.workload in workloads
+    )
+    return "\n".join([*lines, "", f"Commits of the runs: {', '.join(commits)}."])
+
+
+def costs(figures: Sequence[Figure]) -> str:
+    """The list of what duewheel costs, each a median of the recorded runs.
+
+    Raises:
+        ValueError: no run has one of the figures.
+    """
+
+    def ours(workload: str, metric: str, *parts: str) -> str:
+        runs = _runs(figures, OURS, workload)
+        if not runs:
+            raise ValueError(f"no run has {workload}")
+        return number(median(_sum(run, (metric,), parts) for run in runs))
+
+    late = ours(STEADY, "lateness p50"), ours(STEADY, "lateness p99")
+    cpu, idle = ours(STEADY, CPU, *OUR_PARTS, "Kafka"), ours("idle", CPU, *OUR_PARTS)
+    memory = ours(ENQUEUE, MEMORY, *OUR_PARTS), ours(ENQUEUE, MEMORY, "Kafka")
+    disk = [ours(ENQUEUE, metric) for metric in DISK]
+    lines = (
+        f"Lateness at 5,000 timers a second: p50 {late[0]} ms, p99 {late[1]} ms.",
+        f"Processor time of each, with Kafka's: {cpu} us. Idle, without: {idle} % of a core.",
+        f"Memory at full speed: {memory[0]} MB, and Kafka's {memory[1]} MB.",
+        f"Disk for a pending message of 100 bytes: {disk[0]} bytes, and {disk[1]} in Kafka.",
+    )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def soak(records: Sequence[Mapping[str, Any]]) -> str:
+    """The sentence about the newest recorded soak."""
+    if not records:
+        return "No soak of this code is recorded yet: `make soak ROUNDS=100 RECORD=1`."
+    last = records[-1]
+    faults = {name: last[name] for name in ("lost", "doubled", "early", "altered")}
+    found = ", ".join(f"{count} {name}" for name, count in faults.items())
+    return (
+        f"`make soak` of {last['rounds']} rounds of `kill -9` under load on {last['date']}, commit "
+        f"`{last['commit']}`, {last['cores']} cores: {last['delivered']:,} timers, {found}."
+    )
+
+
+def soaks(path: Path = SOAKS) -> list[dict[str, Any]]:
+    """The recorded runs, oldest first."""
+    return (
+        [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    )
+
+
+def replaced(text: str, name: str, made: str) -> str:
+    """A page with a section replaced.
+
+    Raises:
+        ValueError: it has no such section.
+    """
+    marks = f"<!-- {name}: make bench-report -->\n", f"<!-- end of {name} -->\n"
+    before, mark, rest = text.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    if not mark or not end:
+        raise ValueError(f"the page has no section {name}")
+    return f"{before}{mark}{made}\n{end}{after}"
+
+
+def pages(figures: Sequence[Figure]) -> dict[Path, str]:
+    """The text of each page with such sections."""
+    text = replaced(README.read_text("utf-8"), "costs", costs(figures))
+    performance = replaced(PERFORMANCE.read_text("utf-8"), "measured", measured(figures))
+    return {README: replaced(text, "soak", soak(soaks())), PERFORMANCE: performance}

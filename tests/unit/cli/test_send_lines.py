@@ -1,0 +1,58 @@
+"""`send-lines` without a broker: what is told if Kafka fails in the middle."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.harness.local_world import NOW_MS
+from tests.harness.served import RecordingProducer, recording_writer, settings_of
+
+from duewheel.api.file_import import FailedLine, SentLine
+from duewheel.api.requests import TimerFields
+from duewheel.cli.file_import import show_lines
+from duewheel.cli.output import Printer
+from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
+from duewheel.ops.file_import.acknowledged import send_lines
+from duewheel.ops.file_import.line_records import fields_of, record_of
+from duewheel.testing import ManualClock
+
+
+def sent(line: int) -> SentLine:
+    return SentLine(
+        line=line, id="a", timer_topic="timers", partition=0, offset=line, due_ms=7, handle="h"
+    )
+
+
+def test_the_last_line_that_is_written_is_named() -> None:
+    def fails() -> Iterator[SentLine | FailedLine]:
+        yield sent(1)
+        yield FailedLine(line=3, error="no JSON")
+        yield sent(4)
+        raise KafkaUnavailable("no broker answers")
+
+    with pytest.raises(Unacknowledged, match="2 written, 1 refused, up to line 4; lines after it"):
+        show_lines(fails(), Printer(is_json=False))
+
+
+def test_a_line_that_is_no_text_is_refused_and_stops_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = io.BytesIO(
+        b'{"topic": "orders", "delay": "1m", "value": "\xff"}\n{"topic": 7}\n'
+        b'{"topic": "orders", "delay": "1m"}\n\n{"topic": "orders", "delay": "1m", "value": "v"}\n'
+    )
+    writer = recording_writer(settings_of(tmp_path), RecordingProducer(), ManualClock(NOW_MS))
+    assert show_lines(send_lines(writer, file, TimerFields()), Printer(is_json=False)) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "1 written, 3 refused\n"
+    assert "line 1: " in shown.err and "line 2: " in shown.err
+    assert "line 3: give a value, or a key" in shown.err
+
+
+def test_a_named_file_refuses_the_same_timer(tmp_path: Path) -> None:
+    fields = fields_of(b'{"topic": "orders", "delay": "1m"}', TimerFields())
+    with pytest.raises(ConfigError, match="give a value, or a key"):
+        record_of(settings_of(tmp_path), fields, "line 1", NOW_MS)

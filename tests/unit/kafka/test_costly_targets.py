@@ -1,0 +1,65 @@
+"""Targets whose own settings make appends slow, and how long they rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from duewheel.kafka.targets.costly_targets import USUAL_S, costly_by
+from duewheel.kafka.targets.rest import Rest
+from duewheel.kafka.topics.description import TopicSettings
+from duewheel.testing import ManualClock
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "is_costly"),
+    [
+        ("flush.messages", "1", True),
+        ("flush.messages", str(2**63 - 1), False),
+        ("segment.ms", "1", True),
+        ("segment.ms", "604800000", False),
+        ("segment.bytes", "14", True),
+        ("segment.index.bytes", "100", True),
+        ("max.message.bytes", "200", True),
+        ("max.message.bytes", "10000", False),
+    ],
+)
+def test_a_setting_of_the_topic_itself_makes_it_costly(
+    setting: str, value: str, is_costly: bool
+) -> None:
+    own = TopicSettings({setting: value}, frozenset([setting]))
+    assert costly_by(own) == (f"{setting}={value}" if is_costly else "")
+    assert costly_by(TopicSettings({setting: value})) == "", "the broker has it for all topics"
+
+
+@pytest.mark.parametrize(
+    ("codec", "level", "is_slow"),
+    [
+        ("zstd", 22, True),
+        ("zstd", 3, False),
+        ("lz4", 17, True),
+        ("lz4", 9, False),
+        ("gzip", 9, True),
+        ("gzip", -1, False),
+    ],
+)
+def test_a_slow_level_counts_where_the_broker_compresses(
+    codec: str, level: int, is_slow: bool
+) -> None:
+    name = f"compression.{codec}.level"
+    values = {"compression.type": codec, name: str(level)}
+    expected = f"{name}={level}" if is_slow else ""
+    assert costly_by(TopicSettings(values, frozenset(values))) == expected
+    values["compression.type"] = "producer"
+    assert costly_by(TopicSettings(values, frozenset(values))) == ""
+
+
+def test_a_long_transaction_is_followed_by_nine_times_as_long() -> None:
+    clock = ManualClock(0)
+    rest = Rest(USUAL_S, lambda: clock.now_ms() / 1000)
+    rest.note_duration(0.2)
+    went_on = [rest.goes_on]
+    rest.note_duration(1)
+    for seconds in (8.9, 0.2):
+        clock.sleep(seconds)
+        went_on.append(rest.goes_on)
+    assert went_on == [False, True, False]

@@ -1,0 +1,129 @@
+"""Timers that are dropped while an earlier one of their id is pending."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.harness.cancel_world import CancelWorld, cancel, timer
+from tests.harness.local_world import NOW_MS, PRECISION_MS
+from tests.harness.timer_rows import P0, P1, TimerRow
+
+from duewheel.checkpoints.role import Role
+from duewheel.wheel.storage.full_check import check
+
+
+def keep(offset: int, slot: int, *, partition: int = 0, timer_id: bytes = b"a") -> TimerRow:
+    due_ms = NOW_MS + slot * PRECISION_MS
+    return TimerRow(partition, offset, due_ms, timer_id=timer_id, request="keep")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> CancelWorld:
+    return CancelWorld(tmp_path / "data")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_first_timer_of_an_id_stays(world: CancelWorld, together: bool) -> None:
+    rows = [keep(0, 9), keep(1, 3), keep(2, 5, timer_id=b"b"), keep(0, 5, partition=1)]
+    for batch in [rows] if together else [[row] for row in rows]:
+        world.append(*batch)
+    world.at_slot(20)
+    assert world.sources() == ["timers-0@2", "timers-1@0", "timers-0@0"]
+    assert sorted(world.answers()) == [
+        ("timers-0@0", "taken"),
+        ("timers-0@1", "kept"),
+        ("timers-0@2", "taken"),
+        ("timers-1@0", "taken"),
+    ]
+    assert {value["request"] for value in world.values()} == {"keep"}
+    assert (world.answered(), world.answered(P1)) == (3, 1)
+    assert check(world.path, world.wheel).ok
+
+
+def test_a_timer_without_keep_blocks_and_is_not_blocked(world: CancelWorld) -> None:
+    world.append(timer(0, 9), keep(1, 5), timer(2, 6))
+    world.at_slot(20)
+    assert world.sources() == ["timers-0@2", "timers-0@0"]
+    assert world.answers() == [("timers-0@1", "kept")]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_cancel_frees_the_id(world: CancelWorld, together: bool) -> None:
+    rows = [keep(0, 9), keep(1, 9), cancel(2), keep(3, 9), keep(4, 9)]
+    for batch in [rows] if together else [[row] for row in rows]:
+        world.append(*batch)
+    world.at_slot(20)
+    assert world.sources() == ["timers-0@3"]
+    assert [word for _, word in world.answers()] == ["taken", "kept", "cancelled", "taken", "kept"]
+
+
+def test_a_dropped_timer_is_no_timer_for_a_cancel(world: CancelWorld) -> None:
+    """It would say `cancelled` of a timer that was delivered."""
+    world.append(keep(0, 3))
+    world.append(keep(1, 50))
+    world.at_slot(9)
+    world.append(cancel(2))
+    world.at_slot(10)
+    (chase,) = world.chases()
+    world.append(replace(chase, offset=3))
+    world.at_slot(12)
+    assert world.sources() == ["timers-0@0"]
+    assert world.answers()[-1] == ("timers-0@2", "already_delivered")
+
+
+def test_a_timer_in_a_closed_slot_counts_as_delivered(world: CancelWorld) -> None:
+    world.append(keep(0, 5))
+    world.clock.set(NOW_MS + 5 * PRECISION_MS)
+    assert world.shard.dequeue is not None
+    assert world.shard.dequeue.tick()
+    world.append(keep(1, 9))
+    world.at_slot(12)
+    assert world.sources() == ["timers-0@0", "timers-0@1"]
+
+
+def test_a_batch_that_is_read_again_after_a_kill_decides_the_same(
+    world: CancelWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the commit page: nobody has seen the first decision."""
+    world.append(keep(0, 9))
+    rows = [keep(1, 5), cancel(2), keep(3, 7), keep(4, 8)]
+    ingest = world.shard.directory(Role.INGEST)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(ingest.state, "write_commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            world.append(*rows)
+    world.shard.kill(Role.INGEST)
+    world.shard.start_ingest()
+    world.append(*rows)
+    world.at_slot(20)
+    assert world.sources() == ["timers-0@3"]
+    assert [word for _, word in world.answers()] == ["taken", "kept", "cancelled", "taken", "kept"]
+
+
+def test_after_a_loss_of_the_files_a_dropped_timer_stays_dropped(
+    world: CancelWorld, tmp_path: Path
+) -> None:
+    rows = [keep(0, 40), keep(1, 9), timer(2, 6, partition=1)]
+    world.append(*rows)
+    world.at_slot(5)
+    world.lose_files(tmp_path / "other", {P0: 0, P1: 0})
+    world.append(*rows)
+    world.at_slot(50)
+    assert world.sources() == ["timers-1@2", "timers-0@0"]
+    words = dict(world.answers())
+    assert (len(world.answers()), words["timers-0@1"]) == (2, "kept")
+
+
+def test_a_batch_without_the_header_looks_nothing_up(
+    world: CancelWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duewheel.wheel.append.cancel_files.keeps.dropped", None)
+    world.append(timer(0, 5), cancel(1), timer(2, 6))
+    world.at_slot(20)
+    assert world.sources() == ["timers-0@2"]
