@@ -119,7 +119,7 @@ class CancelJudge:
         self._decided: dict[int, int] = defaultdict(lambda: -1)  # newest record replied to
         self._incarnation: dict[int, int] = {}  # by shard
         self._has_lost = False
-        self.keeps = KeepJudge(violated, newest, self._timers_of, self._stops)
+        self.keeps = KeepJudge(violated, newest, self._timers_of, self._stops, self._stops_at_once)
 
     @property
     def asked(self) -> bool:
@@ -193,8 +193,14 @@ class CancelJudge:
         return self._timers[timer.partition, timer.timer_id]
 
     def _stops(self, timer: Timer) -> list[int]:
+        return [each.timer.origin for each in self._matching(timer)]
+
+    def _stops_at_once(self, timer: Timer) -> list[int]:
+        return [each.timer.origin for each in self._matching(timer) if not each.chases]
+
+    def _matching(self, timer: Timer) -> list[Request]:
         requests = self._of_id[timer.partition, timer.timer_id]
-        return [each.timer.origin for each in requests if each.matches(timer)]
+        return [each for each in requests if each.matches(timer)]
 
     def _settle(self, request: Request) -> None:
         request.settled = True

@@ -1,7 +1,8 @@
 """Checks timers with `TIMER_IF_PENDING: keep`: each is delivered, or not, as its reply says.
 
 A timer T *may block* a later one B of its partition and id if it was not out, nor certainly
-cancelled, when B was written: by a settled request, or by one between T and B while T had no copy.
+cancelled, when B was written: by a settled request, or by one between T and B that was decided at
+once, without a chase, while T had no copy.
 T *blocks* B for certain if it has not left before B, has no copy, and no request between them stops
 it: its slot was open when B came, or it would have left before.
 
@@ -47,9 +48,10 @@ class KeepJudge:
     violated: Callable[[str, str], None]
     newest: Callable[[Timer], Copy]
     # Of a timer: all of its partition and id, in the order of their offsets; and offsets of the
-    # requests that match it, without timers with `keep`.
+    # requests that match it, without timers with `keep`: all of them, and those without a chase.
     of_id: Callable[[Timer], Iterable[Timer]]
     stops: Callable[[Timer], Iterable[int]]
+    stops_at_once: Callable[[Timer], Iterable[int]]
     kept: set[bytes] = field(default_factory=set)
     whole: bool = True
     sent_back: set[bytes] = field(default_factory=set)
@@ -122,7 +124,7 @@ class KeepJudge:
                 break
             if other.source in keep.gone or other.source in self.kept:
                 continue
-            stopped = any(at < keep.timer.origin for at in self.stops(other))
+            stopped = any(at < keep.timer.origin for at in self.stops_at_once(other))
             if not stopped or self._has_copy(other):
                 blockers.append(other)
         return blockers
