@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import runpy
 import string
@@ -16,6 +18,11 @@ from pydantic import BaseModel
 from duewheel.cli.main import cli
 from duewheel.config.keys_and_defaults import TimerTopic
 from duewheel.config.settings import Settings
+from duewheel.schemas.request.acceptance_rules import load_suite
+from duewheel.schemas.request.unread_batches import SKIPPED_CODE, UNREADABLE_CODE
+from duewheel.wheel import policies
+from duewheel.wheel.policies.policy import Policy
+from duewheel.wheel.target_rules import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = [ROOT / n for n in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
@@ -127,6 +134,27 @@ def test_commands_that_are_named_exist(page: Path) -> None:
             command, rest = command.commands[rest[0]], rest[1:]
         known = {o for each in command.params if isinstance(each, Option) for o in each.opts}
         assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= known, span
+
+
+def test_every_code_of_a_dead_letter_is_explained_once() -> None:
+    page = (ROOT / "docs" / "dead-letters.md").read_text("utf-8")
+    tables = page.partition("## Codes of rejected")[2].partition("`dlq replay` counts")[0]
+    cells = re.findall(r"^\| (`.*?) \|", tables, re.MULTILINE)
+    explained = [code for cell in cells for code in IN_CODE.findall(cell)]
+    rejected = {expectation["meta"]["code"] for expectation in load_suite()["expectations"]}
+    failed = {reason.code for reason in Reason} - {Reason.NONE.code, Reason.FORBIDDEN.code}
+    by_policies = {policy.name for policy in all_policies() if getattr(policy, "refusal", "")}
+    codes = rejected | {SKIPPED_CODE, UNREADABLE_CODE} | failed | by_policies
+    assert sorted(explained) == sorted(codes)
+
+
+def all_policies() -> Iterator[type[Policy]]:
+    """The classes of wheel/policies that have a name."""
+    for module in pkgutil.iter_modules(policies.__path__):
+        found = importlib.import_module(f"{policies.__name__}.{module.name}")
+        for kind in vars(found).values():
+            if isinstance(kind, type) and isinstance(getattr(kind, "name", None), str):
+                yield kind
 
 
 def test_make_targets_that_are_named_exist() -> None:

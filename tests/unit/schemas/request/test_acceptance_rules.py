@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -201,11 +200,6 @@ def test_a_malformed_header_is_named(timer_rules: Rules) -> None:
         (failure,) = timer_rules.first_failure(one(bad_header=name)).tolist()
         shown = {"epoch_seconds": "the due time (scheduler-epoch", "when": "kafka-scheduler-when"}
         assert timer_rules.rules[failure].reason.startswith(shown.get(name, f"{name} is "))
-
-
-def test_every_reason_for_a_dead_letter_is_documented(timer_rules: Rules) -> None:
-    text = Path(__file__).parents[4].joinpath("docs", "messages.md").read_text("utf-8")
-    assert [rule.code for rule in timer_rules.rules if f"`{rule.code}`" not in text] == []
 
 
 def test_a_column_of_nulls_fails_where_a_value_is_needed() -> None:
