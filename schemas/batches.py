@@ -29,6 +29,7 @@ ANY_TIME = -(2**62)  # not_before_ms of a row that does not wait
 ANY_OFFSET = -1  # named_offset of a cancel that matches all timers of its id
 NO_SLOT = -(2**62)  # chase_slot of a user's cancel
 NEVER = 2**62  # not_before_ms of a row that must not go to its target
+DROPPED = NEVER + 1  # the same, of one that becomes no dead letter either
 NO_POLICY = -1  # policy of a row that no policy postpones
 
 TopicPartition = tuple[str, int]
@@ -213,7 +214,8 @@ class Deliveries:
     # `headers` are complete.
     is_copy: Bool
     # Of a row that a policy postpones (wheel/policies/policy.py): it returns to its timer topic
-    # with this instant, or becomes a dead letter if that is NEVER; else ANY_TIME.
+    # with this instant, becomes a dead letter if that is NEVER, or is left out if that is DROPPED;
+    # else ANY_TIME.
     not_before_ms: Int64
     policies: list[PolicyLabel]  # indexed by `policy`
     policy: Int32  # the one that postpones the row, or NO_POLICY

@@ -107,7 +107,8 @@ def policies(settings: Settings) -> Iterator[Policy]:
         for name, table in settings.timer.topic.items()
         if table.expires_after is not None
     }
-    yield Expiry(after_ms)
+    drop = {name for name, table in settings.timer.topic.items() if table.expired == "drop"}
+    yield Expiry(after_ms, frozenset(drop))
     dequeue = settings.dequeue
     if dequeue.hot_slot != "none":
         window_ms = as_millis(dequeue.hot_slot_window)

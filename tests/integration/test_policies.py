@@ -43,9 +43,9 @@ def make_shard(tmp_path: Path, broker: SharedBroker) -> Iterator[MakeShard]:
 
 
 def left(shard: ProxiedShard) -> int:
-    """Timers that were delivered, or have become dead letters."""
+    """Timers that were delivered, have become dead letters, or were dropped."""
     known = shard.dequeue.statistics
-    return known.delivered + sum(known.dead_letters.values())
+    return known.delivered + sum(known.dead_letters.values()) + known.dropped
 
 
 def write(shard: ProxiedShard) -> int:
@@ -99,6 +99,19 @@ def test_overdue_timers_expire_and_those_within_their_lateness_are_delivered(
     codes = Counter(dict(letter.headers)["TIMER_ERROR_CODE"] for letter in letters)
     assert codes == {b"expired": 10}
     assert shard.dequeue.statistics.dead_letters == {"expired": 10}
+
+
+def test_expired_timers_are_dropped_and_counted_where_their_topic_says_so(
+    make_shard: MakeShard,
+) -> None:
+    shard = make_shard(lambda own: Expiry({own.timers: 60_000}, frozenset({own.timers})))
+    orders = [(shard.topics.orders, 0)] * 5
+    for after_ms in (-120_000, 0, -120_000):
+        shard.write(orders, after_ms=after_ms)
+    shard.turn_until(lambda: left(shard) >= 3 * len(orders), "some never come")
+    assert shard.values(shard.topics.orders) == {0: [*range(5)]}
+    assert not any(shard.arrived(shard.topics.dead_letters).values())
+    assert (shard.dequeue.statistics.dropped, shard.dequeue.statistics.dead_letters) == (10, {})
 
 
 @pytest.mark.crash_matrix

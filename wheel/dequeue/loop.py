@@ -338,7 +338,7 @@ class Loop:
             return False
         self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
         self.position = reached
-        self._totals.now = self._totals.now.after_cancels(chunk.cancelled)
+        self._totals.now = self._totals.now.after_drops(chunk.cancelled, chunk.dropped)
         self._counts_log.log_changes(self._totals.now)
         return True
 

@@ -8,6 +8,7 @@
     postpone   asks the policies of delivery                                   (policies/policy.py)
     drop       drops rows that are cancelled, or out already             (checkpoints/delivered.py)
     split      firings of recurring timers from their next copies                   (successors.py)
+    leave out  drops rows that a policy drops; a firing, not the copy that follows it
     prepare    encodes the rows before the transaction                      (publisher_protocol.py)
 
 Invariant: at most two chunks have their messages in memory. Each queue has at most the records and
@@ -42,7 +43,7 @@ import numpy as np
 
 from duewheel.checkpoints.delivered import is_out
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import Deliveries, TopicPartition, topic_numbers
+from duewheel.schemas.batches import DROPPED, Deliveries, TopicPartition, topic_numbers
 from duewheel.threads import Worker
 from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
 from duewheel.wheel.dequeue.decode import DecodedChunk, decode_chunk, split_by_limits
@@ -63,6 +64,7 @@ class PreparedChunk:
     Attributes:
         prepared: the rows that are not delivered yet.
         cancelled: how many rows were dropped because they are cancelled.
+        dropped: how many rows were dropped by a policy.
         decoded: all rows of the chunk, including cancelled ones and those that are out already.
         rank: each row's place in its slot (slot_ranks.py).
         ends: if the slot after it is half delivered, the offset after its last row, by source
@@ -72,6 +74,7 @@ class PreparedChunk:
 
     prepared: Prepared
     cancelled: int
+    dropped: int
     decoded: DecodedChunk
     rank: Int64
     ends: Mapping[TopicPartition, int] | None
@@ -292,7 +295,7 @@ class Pipeline:
             yield self._prepared(slots, decoded, rank[first:end])
 
     def _prepared(self, slots: _Range, decoded: DecodedChunk, rank: Int64) -> PreparedChunk:
-        """Drops rows that are cancelled or out already, and prepares the others."""
+        """Drops rows that are cancelled, out, or dropped by a policy, and prepares the others."""
         deliveries = decoded.deliveries
         pending = ~_delivered(slots, decoded)
         cancelled = is_cancelled(decoded.chunk.records) & pending
@@ -303,9 +306,14 @@ class Pipeline:
             deliveries, offset = deliveries.take(row), offset[leaves]
             recurring = recurring.within(leaves)
         deliveries, of = with_successors(deliveries, recurring, offset, slots.now_ms)
+        kept: Int64 = np.flatnonzero(deliveries.not_before_ms != DROPPED)
+        dropped = len(deliveries) - len(kept)
+        if dropped:
+            deliveries, of = deliveries.take(kept), of[kept]
         return PreparedChunk(
             replace(self._prepare(deliveries), row=row[of]),
             int(cancelled.sum()),
+            dropped,
             decoded,
             rank,
             _ends(decoded),

@@ -37,6 +37,7 @@ class Statistics:
         letters_kept: dead letters sent back to wait because the dead-letter topic took no writes,
             counted each time.
         cancelled: timers that a cancel has suppressed.
+        dropped: timers that a policy has dropped.
         replies: to cancels and reschedules, by outcome.
         chases: cancels that were written again to the end of their partition.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
@@ -53,6 +54,7 @@ class Statistics:
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     letters_kept: int = 0
     cancelled: int = 0
+    dropped: int = 0
     replies: Mapping[str, int] = field(default_factory=dict)
     chases: int = 0
     rolled: Mapping[str, int] = field(default_factory=dict)
@@ -67,9 +69,10 @@ class Statistics:
         """Returns these with one more transaction whose outcome had to be read back."""
         return replace(self, doubts=self.doubts + 1)
 
-    def after_cancels(self, cancelled: int) -> Statistics:
-        """Returns these with `cancelled` more suppressed timers."""
-        return replace(self, cancelled=self.cancelled + cancelled) if cancelled else self
+    def after_drops(self, cancelled: int, dropped: int) -> Statistics:
+        """Returns these with so many more timers that cancels, or policies, have suppressed."""
+        cancelled, dropped = self.cancelled + cancelled, self.dropped + dropped
+        return replace(self, cancelled=cancelled, dropped=dropped)
 
     def after_replies(self, outcomes: Mapping[str, int], chases: int) -> Statistics:
         """Returns these with more replies, by outcome, and chases."""

@@ -1,8 +1,8 @@
 """The policy of expiry: a timer that is late by more than its timer topic permits, or later than
 its own TIMER_EXPIRES_MS, is not delivered.
 
-It becomes a dead letter with the code `expired`. So after an outage of a day no reminder of
-yesterday is delivered, and the messages are still there.
+It becomes a dead letter with the code `expired`: after an outage of a day no reminder of yesterday
+is delivered, and the messages are still there. Timers of some topics are dropped instead.
 
 The lateness is that of the range in which the timer's slot was closed: a backlog is judged when its
 delivery begins, and a timer that waited for its target each time it returns.
@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import ANY_TIME, NEVER
+from duewheel.schemas.batches import ANY_TIME, DROPPED, NEVER
 from duewheel.schemas.header_names import EXPIRES_MS
 from duewheel.schemas.request.header_values import parse_instants
 from duewheel.schemas.wire.record_reader import header_values
@@ -31,6 +31,7 @@ class Expiry:
     """The policy of expiry."""
 
     after_ms: Mapping[str, int]  # the greatest lateness, by timer topics that have one
+    drop: frozenset[str] = frozenset()  # timer topics whose expired timers become no dead letters
     name: ClassVar = "expired"
     refusal: ClassVar = (
         "its TIMER_EXPIRES_MS is past, or is no instant; or it is late by more than "
@@ -38,7 +39,7 @@ class Expiry:
     )
 
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
-        """Forbids each row that has expired."""
+        """Forbids or drops each row that has expired."""
         deliveries, expired = rows.deliveries, np.zeros(len(rows.slot), np.bool_)
         own, texts = header_values(
             deliveries.headers, deliveries.header_count, EXPIRES_MS, _HEADERS_MAX
@@ -52,4 +53,7 @@ class Expiry:
             limits = np.array([self.after_ms.get(topic, NEVER) for topic in topics], np.int64)
             late_ms = rows.now_ms - deliveries.due_ms
             expired |= late_ms > limits[deliveries.source_partition]
-        return np.where(expired, NEVER, ANY_TIME) if expired.any() else None
+        if not expired.any():
+            return None
+        otherwise = np.array([DROPPED if topic in self.drop else NEVER for topic in topics])
+        return np.where(expired, otherwise[deliveries.source_partition], ANY_TIME)

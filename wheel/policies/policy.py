@@ -7,6 +7,7 @@ A policy computes for each row of a chunk the instant before which it does not l
                 then the policy is asked again. So an instant may be as far away as it likes, if
                 the policy repeats it for such a copy
     NEVER       it becomes a dead letter: its code is the policy's name, its sentence `refusal`
+    DROPPED     it is left out of its transaction (dequeue/pipeline.py), and counted
 
 Everything else is done once for all policies, from the columns that `postponed` sets: fate.py
 decides (a row that can never be published comes first; a copy that its timer topic refuses leaves
@@ -106,5 +107,5 @@ def _hops(instants: Int64, rows: DueRows) -> Int64:
 
 def returning(deliveries: Deliveries) -> Bool:
     """Selects the rows that a policy sends back to their timer topic."""
-    rows: Bool = (deliveries.policy != NO_POLICY) & (deliveries.not_before_ms != NEVER)
+    rows: Bool = (deliveries.policy != NO_POLICY) & (deliveries.not_before_ms < NEVER)
     return rows

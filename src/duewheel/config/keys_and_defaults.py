@@ -163,6 +163,8 @@ class TimerTopic(Section):
     expires_after: Duration | None = None
     """A message that is late by more becomes a dead letter, `expired`, in the place of a late
     delivery; by default none does."""
+    expired: Literal["dead-letter", "drop"] = "dead-letter"
+    """Whether a message that has expired becomes a dead letter, or is dropped and only counted."""
     receipts: bool = True
     """Whether its deliveries have a receipt, if `timer.receipts_topic` names a topic."""
     lateness_header: bool = False

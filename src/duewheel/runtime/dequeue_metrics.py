@@ -123,6 +123,7 @@ class DequeueMetrics:
 
     def _cancels(self, statistics: Statistics) -> Iterator[Metric]:
         yield counter("cancelled", "Timers that a cancel has suppressed.", statistics.cancelled)
+        yield counter("dropped", "Timers dropped because they had expired.", statistics.dropped)
         yield counters(
             "answers",
             "Replies to cancels and reschedules, by outcome.",

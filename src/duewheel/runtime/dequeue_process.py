@@ -290,6 +290,7 @@ def _counters(dequeue: Dequeue) -> dict[str, int]:
         "rolled": sum(statistics.rolled.values()),
         "parked": sum(statistics.parked.values()),
         "cancelled": statistics.cancelled,
+        "dropped": statistics.dropped,
         "transactions": statistics.transactions,
         "doubts": statistics.doubts,
         "lateness_max_ms": statistics.lateness.max_ms,

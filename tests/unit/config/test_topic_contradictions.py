@@ -67,6 +67,7 @@ past_due = "dead-letter"
 recurring = true
 quota_per_second = 7
 expires_after = "2h"
+expired = "drop"
 receipts = false
 lateness_header = true
 lateness_p99 = "250ms"
@@ -104,12 +105,17 @@ def test_keys_for_other_parts_than_the_parser(tmp_path: Path) -> None:
         "expires_after": next(
             policy.after_ms for policy in factory.policies(settings) if isinstance(policy, Expiry)
         ),
+        "expired": next(
+            dict.fromkeys(policy.drop, "drop")
+            for policy in factory.policies(settings)
+            if isinstance(policy, Expiry)
+        ),
         "receipts": dict.fromkeys(receipts.without, False),
         "lateness_header": dict.fromkeys(receipts.lateness_headers, True),
         "lateness_p99": factory.dequeue_config(settings).lateness_p99_ms,
     }
     assert found.keys() == TimerTopic.model_fields.keys() - OF_INGEST
-    values = (7, 7_200_000, False, True, 250)
+    values = (7, 7_200_000, "drop", False, True, 250)
     assert [*found.values()] == [{"orders.delayed": value} for value in values]
 
 
@@ -175,6 +181,7 @@ def test_from_the_environment_and_from_flags(
         "past_due": "fire",
         "recurring": False,
         "expires_after": None,
+        "expired": "dead-letter",
         "receipts": True,
         "lateness_header": False,
         "lateness_p99": None,

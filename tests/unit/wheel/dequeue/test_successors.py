@@ -27,6 +27,7 @@ from duewheel.schemas.wire.record_reader import header_starts
 from duewheel.schemas.wire.single_record import header
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.routing import route
+from duewheel.wheel.policies.expiry import Expiry
 from duewheel.wheel.policies.hot_slots import HotSlots
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.recurrence import HEADERS, PAUSED_MS, parted
@@ -382,6 +383,18 @@ def test_a_firing_in_excess_of_its_slot_is_spread_and_not_its_successor(tmp_path
     )
     excess = deliveries.not_before_ms != ANY_TIME
     assert excess.any() and not excess[deliveries.is_copy].any()
+    world.kill()
+
+
+def test_an_expired_firing_is_dropped_and_its_successor_goes_on(tmp_path: Path) -> None:
+    expiry = Expiry({TIMER_TOPIC: 5_000}, drop=frozenset({TIMER_TOPIC}))
+    world = RecurringWorld(tmp_path, policies=(expiry,))
+    world.every(b"10s", ("TIMER_MISSED", b"all"))
+    world.run(11)
+    world.clock.sleep(40)
+    world.run(25)
+    assert world.instants == [10, 50, 60, 70]
+    assert (world.dequeue.statistics.dropped, world.dequeue.statistics.dead_letters) == (3, {})
     world.kill()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.harness.deliveries import NOW_MS, ROOM, judged, routed, rows, topics
 
-from duewheel.schemas.batches import NEVER, Deliveries
+from duewheel.schemas.batches import DROPPED, NEVER, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.header_names import EXPIRES_MS
 from duewheel.schemas.wire.single_record import header
@@ -41,6 +41,13 @@ def forbidden(sent: Deliveries) -> list[bool]:
 def test_a_timer_expires_a_millisecond_after_its_topics_limit() -> None:
     assert forbidden(due([0, 59_999, 60_000, 60_001])) == [False, False, False, True]
     assert forbidden(due([0, 1], "pushes")) == [False, True]
+
+
+def test_timers_of_some_topics_are_dropped() -> None:
+    some = replace(due([10**9] * 2), source_partition=np.array([0, 1], np.int32))
+    both = {"orders": 5, "mails": 5}
+    found = judged(some, Expiry(both, frozenset({"mails"})))
+    assert found.not_before_ms.tolist() == [NEVER, DROPPED]
 
 
 def test_other_topics_have_no_limit() -> None:
