@@ -21,7 +21,7 @@ from duewheel.wheel.policies.hot_slots import HotSlots
 
 pytestmark = pytest.mark.usefixtures("clean_surroundings")
 
-FLOW = Path(__file__).resolve().parents[4] / "docs" / "flow.md"
+BOUNDS = Path(__file__).resolve().parents[4] / "docs" / "bounds.md"
 
 
 def test_bounds_are_those_in_force_and_name_what_has_set_them(
@@ -76,7 +76,7 @@ def test_config_check_shows_them_and_the_docs_list_them(tmp_path: Path) -> None:
     shown = json.loads(done.output)["bounds"]
     found = bounds_in_force(load(None, {"timer": {"topics": "a"}}))
     assert shown == {name: json.loads(json.dumps(one.as_json())) for name, one in found.items()}
-    table = FLOW.read_text().split("## Bounds\n")[1].split("\n## ")[0]
+    table = BOUNDS.read_text().split("## All bounds\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     listed = [name for cell in rows for name in re.findall(r"`(\w+)`", cell)]
     assert listed == list(shown)
