@@ -1,7 +1,8 @@
 """The figures of README.md and docs/performance.md, from the recorded runs.
 
-A value is the median of all recorded runs that have its workload: no row shows the best of several
-runs. The text between the marks is replaced; the rest is by hand.
+No value is the best of several runs: README.md has the medians of all recorded runs, the table of
+docs/performance.md those beside the newest run. The text between the marks is replaced; the rest is
+by hand.
 """
 
 from __future__ import annotations
@@ -25,42 +26,31 @@ STEADY, SLOW, ENQUEUE = "steady, 5,000/s", "steady, 1,000/s", "enqueue"
 CPU, MEMORY = "processor time of {}", "anonymous memory of {}"
 ARRIVED, OVERDUE = "due to last received", "overdue"
 DISK = ("disk per timer, local", "disk per timer, Kafka")
-# Label, then workload and metrics of each value. A metric with {} is summed over the parts.
-ROWS: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
-    (
-        "lateness at 5,000 per second, p50; p99, ms",
-        ((STEADY, ("lateness p50",)), (STEADY, ("lateness p99",))),
-    ),
-    (
-        "processor time of a message at 5,000; at 1,000 per second, with Kafka's, us",
-        ((STEADY, (CPU,)), (SLOW, (CPU,))),
-    ),
-    ("ingest rate, per second", ((ENQUEUE, ("rate",)),)),
-    (
-        "100,000; a million due in one instant: lateness of the last, s",
-        (("spike of 100,000", (ARRIVED,)), ("spike of 1,000,000", (ARRIVED,))),
-    ),
-    ("catch-up rate after a stop, per second", ((OVERDUE, ("catch-up rate",)),)),
-    (
-        "stop; start to the first delivery, s",
-        ((OVERDUE, ("stopped within",)), (OVERDUE, ("start to first delivery",))),
-    ),
-    (
-        "memory without page cache during an enqueue, with Kafka's, MB",
-        ((ENQUEUE, (MEMORY,)),),
-    ),
-    ("disk per pending timer, with Kafka's copy, bytes", ((ENQUEUE, DISK),)),
+# Label, workload and metrics; a metric with {} is summed over the parts, and Kafka's.
+ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("lateness at 5,000 per second, p50, ms", STEADY, ("lateness p50",)),
+    ("… p99, ms", STEADY, ("lateness p99",)),
+    ("processor time of a message at 5,000 per second, us", STEADY, (CPU,)),
+    ("… at 1,000 per second, us", SLOW, (CPU,)),
+    ("… of an idle system, % of a core", "idle", (CPU,)),
+    ("enqueue rate, per second", ENQUEUE, ("rate",)),
+    ("100,000 due in one instant: lateness of the last, s", "spike of 100,000", (ARRIVED,)),
+    ("catch-up rate after a stop, per second", OVERDUE, ("catch-up rate",)),
+    ("a stop, s", OVERDUE, ("stopped within",)),
+    ("start to the first delivery, s", OVERDUE, ("start to first delivery",)),
+    ("memory without page cache during an enqueue, MB", ENQUEUE, (MEMORY,)),
+    ("disk per pending timer, bytes", ENQUEUE, DISK),
 )
 Run = Mapping[str, float]
 
 
-def _runs(figures: Iterable[Figure], system: str, workload: str) -> list[Run]:
-    """The metrics of each run."""
+def _runs(figures: Iterable[Figure], system: str, workload: str) -> dict[str, Run]:
+    """The metrics of each run, by its time."""
     runs: dict[str, dict[str, float]] = {}
     for each in figures:
         if each.workload == workload and _kind(each.system) == system:
             runs.setdefault(each.config["run"], {})[each.metric] = each.value
-    return list(runs.values())
+    return dict(runs)
 
 
 def _kind(system: str) -> str:
@@ -74,29 +64,24 @@ def _sum(run: Run, metrics: Sequence[str], parts: Sequence[str]) -> float:
 
 
 def measured(figures: Sequence[Figure]) -> str:
-    """The table."""
-    lines = [
-        f"| median of the runs | {OURS} | {PEER}'s timer | runs |",
-        "| --- | --- | --- | --- |",
-    ]
-    for label, values in ROWS:
-        shown, counts = [], []
+    """The table: the newest run, and in brackets the median of all."""
+    newest = [each for each in figures if each.system == OURS and each.workload == STEADY][-1]
+    lines = [f"| | {OURS} | {PEER}'s timer |", "| --- | --- | --- |"]
+    for label, workload, metrics in ROWS:
+        cells = []
         for system, parts in ((OURS, (*OUR_PARTS, "Kafka")), (PEER, PEER_PARTS)):
-            each = [
-                [_sum(run, metrics, parts) for run in _runs(figures, system, workload)]
-                for workload, metrics in values
-            ]
-            counts.append("; ".join(str(len(found)) for found in each))
-            shown.append("; ".join(number(median(found)) if found else "–" for found in each))
-        runs = counts[0] if len(set(counts)) == 1 else " / ".join(counts)
-        lines.append(f"| {label} | {' | '.join(shown)} | {runs} |")
-    workloads = {workload for _, values in ROWS for workload, _ in values}
-    commits = dict.fromkeys(
-        f"`{each.config['commit']}`"
-        for each in figures
-        if each.system == OURS and each.workload in workloads
+            runs = _runs(figures, system, workload)
+            values = {run: _sum(found, metrics, parts) for run, found in runs.items()}
+            shown = values.get(newest.config["run"])
+            every = number(median(values.values())) if values else "–"
+            cells.append(f"{number(shown) if shown is not None else '–'} ({every})")
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    c, count = newest.config, len(_runs(figures, OURS, STEADY))
+    caption = (
+        f"Run of {c['run']}, commit `{c['commit']}`, {c['cores']} cores, {c['memory_gib']} GiB. In "
+        f"brackets: the median of all recorded runs, {count} for the lateness."
     )
-    return "\n".join([*lines, "", f"Commits of the runs: {', '.join(commits)}."])
+    return "\n".join([*lines, "", caption])
 
 
 def costs(figures: Sequence[Figure]) -> str:
@@ -110,7 +95,7 @@ def costs(figures: Sequence[Figure]) -> str:
         runs = _runs(figures, OURS, workload)
         if not runs:
             raise ValueError(f"no run has {workload}")
-        return number(median(_sum(run, (metric,), parts) for run in runs))
+        return number(median(_sum(run, (metric,), parts) for run in runs.values()))
 
     late = ours(STEADY, "lateness p50"), ours(STEADY, "lateness p99")
     cpu, idle = ours(STEADY, CPU, *OUR_PARTS, "Kafka"), ours("idle", CPU, *OUR_PARTS)

@@ -44,9 +44,8 @@ def table(measured: Measured) -> str:
             target = axis.target.shown(unit)
             if ours is not None:
                 verdict = "met" if axis.target.met(ours, better) else "missed"
-        ratio = f"{better:.2g}×" if better is not None else "–"
-        rows.append([axis.label, *shown, ratio, target, verdict])
-    return markdown(["", PEER, OURS, "ratio", "target", ""], rows)
+        rows.append([axis.label, *shown, target, verdict])
+    return markdown(["", PEER, OURS, "target", ""], rows)
 
 
 def correctness(measured: Measured) -> str:

@@ -4,8 +4,8 @@
 
 Each step of timeline_steps.py is a process of its own, and the kinds take turns: a machine that is
 slow for some minutes is so for both. With 1,000,000 pending timers, twice, and in `--full` with
-10,000,000, once. OUT is rewritten after each step. `report.py --record OUT` writes the tables and
-plots of docs/timelines.md. The figures of `--scale` mean nothing, and are not recorded.
+10,000,000, once. OUT is rewritten after each step. `report.py --record OUT` writes their
+table of docs/benchmarks.md. The figures of `--scale` mean nothing, and are not recorded.
 """
 
 from __future__ import annotations

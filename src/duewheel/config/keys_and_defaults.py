@@ -206,8 +206,8 @@ class TimerSection(Section):
     precision_ms: Annotated[Millis, Field(ge=1)] = 50
     """The length of a slot."""
     timeline: TimelineKind = "wheel"
-    """The index of a slot's timers: RIP-43's wheel, or RocksDB (docs/timelines.md), which needs
-    the extra `rocksdb`. A start with another one builds it from the logs, or from Kafka."""
+    """The index of a slot's timers: RIP-43's wheel, or RocksDB (docs/scaling.md), which needs the
+    extra `rocksdb`. A start with another one builds it from the logs, or from Kafka."""
     slots: Annotated[int, Field(ge=1)] = 2_097_152
     """Half of the wheel's entries; `roll_window` + `margin` must fit into as many slots."""
     roll_window: Duration = timedelta(hours=24)

@@ -90,7 +90,7 @@ def block_cache() -> Cache:
 
 
 def options() -> Options:
-    """Returns options that bound memory and disk; docs/timelines.md has the cost of others."""
+    """Returns options that bound memory and disk; docs/timelines.md compares others."""
     blocks = BlockBasedOptions()
     blocks.set_block_cache(block_cache())
     blocks.set_block_size(16 << 10)
