@@ -38,7 +38,9 @@ def main(arguments: list[str]) -> int:
         print(f"kafka-python {version} instead of {SUPPORTED_VERSION}:", flush=True)
         code = run_tests(Path(folder))
     if code:
-        print(f"kafka-python {version} needs changes of producer_internals.py: see docs/kafka.md")
+        print(
+            f"kafka-python {version} needs changes of producer_internals.py: see docs/kafka-apis.md"
+        )
     return code if arguments else 0
 
 

@@ -49,8 +49,8 @@ Load, system and consumer share one machine. The systems take turns, each on an 
 nothing else runs. After each start both have the same warm-up: {timers:,} timers of one instant,
 then {per_s:,} a second for {seconds} s (up to commit `4e749e6` the first part only). A timer is
 sent at its time whether or not earlier ones were answered. Lateness is the time of receipt at a
-consumer of committed messages minus the due time. A timer is enqueued once it is in the wheel: the commit
-page has it, or the broker reports nothing stored that is not in its wheel. In a spike, 100 timers a
+consumer of committed messages minus the due time. A timer is enqueued once it is in the wheel: the
+commit page has it, or the broker reports nothing stored that is not in its wheel. In a spike, 100 timers a
 second with other due times are sent beside it. "Beside an enqueue" means that until the last of a
 stream is due, 200,000 other timers are enqueued again and again.
 

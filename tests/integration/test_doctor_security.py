@@ -74,10 +74,13 @@ SCHEDULE: dict[str, Any] = {
 }
 ROLES = ("dead-letter", "reply", "receipts", "state")
 OPERATIONS = {"".join(part.title() for part in op.name.split("_")): op.name for op in ACLOperation}
-KAFKA_PAGE = (Path(__file__).resolve().parents[2] / "docs" / "kafka.md").read_text()
-TABLE = re.findall(
-    r"^\| (.+?) \| (.+?) \|$", KAFKA_PAGE.split("## Rights")[1].split("\n## ")[0], re.MULTILINE
-)[2:]
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+# Principal, resource, operations: those of one principal that does all but `prove`.
+TABLE = [
+    row
+    for row in re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
+    if row[0].startswith(("duewheel", "`init`", "`doctor`", "`dlq`", "`cancel`", "`receipts`"))
+]
 LITERAL, PREFIXED = ACLResourcePatternType.LITERAL, ACLResourcePatternType.PREFIXED
 ANYTHING = ACLOperation.ANY
 
@@ -135,48 +138,45 @@ def by_sasl(secured: Secured, path: Path, name: str, password: str, **sections: 
 
 
 def documented(settings: Settings) -> list[tuple[ResourcePattern, str]]:
-    """The rights of docs/kafka.md, but those of `import` and `prove`."""
+    """The rights of docs/security.md."""
     app, (timers,) = settings.app.id, settings.timer.topics
     own = {f"{app}.{role}" for role in ROLES} | {timers}
     topic, exact = ResourceType.TOPIC, LITERAL
     scratch = f"{app}.doctor."
+    services = {f"{app}.{role}" for role in ("dead-letter", "reply", "receipts")}
+    ids = (ResourceType.TRANSACTIONAL_ID, {f"{app}."}, PREFIXED)
     patterns = {
-        "timer topics": (topic, {timers}, exact),
-        "dead-letter and reply topic": (topic, {f"{app}.dead-letter", f"{app}.reply"}, exact),
-        **{f"{role} topic": (topic, {f"{app}.{role}"}, exact) for role in ROLES},
-        "each target topic": (topic, {f"{app}.orders"}, exact),
-        "transactional ids beginning with `<app.id>.`": (
-            ResourceType.TRANSACTIONAL_ID,
-            {f"{app}."},
-            PREFIXED,
-        ),
-        "for `init`: duewheel's topics": (topic, own, exact),
-        "for `init` and `reshard`, to add shards: the state topic": (
-            topic,
-            {f"{app}.state"},
-            exact,
-        ),
-        "for `doctor`: topics beginning with `<app.id>.doctor.`": (topic, {scratch}, PREFIXED),
-        "for `doctor`: groups beginning with `<app.id>.doctor.`": (
+        ("duewheel", "timer topics"): (topic, {timers}, exact),
+        ("duewheel", "state topic"): (topic, {f"{app}.state"}, exact),
+        ("duewheel", "each target topic"): (topic, {f"{app}.orders"}, exact),
+        ("duewheel", "dead-letter, reply and receipts topic"): (topic, services, exact),
+        ("duewheel", "transactional ids beginning with `<app.id>.`"): ids,
+        ("`init`", "duewheel's topics"): (topic, own, exact),
+        ("`init`, `reshard`: more shards", "state topic"): (topic, {f"{app}.state"}, exact),
+        ("`doctor`", "topics beginning with `<app.id>.doctor.`"): (topic, {scratch}, PREFIXED),
+        ("`doctor`", "groups beginning with `<app.id>.doctor.`"): (
             ResourceType.GROUP,
             {scratch},
             PREFIXED,
         ),
-        "for `doctor`: the cluster": (ResourceType.CLUSTER, {"kafka-cluster"}, exact),
+        ("`doctor`", "the cluster"): (ResourceType.CLUSTER, {"kafka-cluster"}, exact),
+        ("`dlq`", "dead-letter topic"): (topic, {f"{app}.dead-letter"}, exact),
+        ("`cancel`, `serve`", "reply topic"): (topic, {f"{app}.reply"}, exact),
+        ("`receipts`, `serve`", "receipts topic, whose keys are the ids of delivered timers"): (
+            topic,
+            {f"{app}.receipts"},
+            exact,
+        ),
     }
     rights = []
-    for resource, operations in TABLE:
-        if not resource.startswith(("for `import", "for `prove")):
-            kind, names, pattern = patterns.pop(resource)
-            granted = " ".join(
-                OPERATIONS[each]
-                for each in re.findall(r"[A-Z]\w+", operations)
-                if each in OPERATIONS
-            )
-            rights += [(ResourcePattern(kind, name, pattern), granted) for name in names]
-    assert set(patterns) <= {"dead-letter topic", "reply topic"}, (
-        "each has a row, if not of its own"
-    )
+    for who, resource, operations in TABLE:
+        kind, names, pattern = patterns.pop((who, resource))
+        given = operations.partition(";")[0]
+        granted = " ".join(
+            OPERATIONS[each] for each in re.findall(r"[A-Z]\w+", given) if each in OPERATIONS
+        )
+        rights += [(ResourcePattern(kind, name, pattern), granted) for name in names]
+    assert not patterns, "each has a row"
     return rights
 
 

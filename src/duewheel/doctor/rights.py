@@ -2,7 +2,7 @@
 
 Metadata lists the operations that a client may do on a topic. Transactional ids have no such list:
 DescribeTransactions shows the right to describe them, and the trial (trial.py) writes under an id
-of its own. docs/kafka.md lists all rights.
+of its own. docs/security.md lists all rights.
 """
 
 from __future__ import annotations
