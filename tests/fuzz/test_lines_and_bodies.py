@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, served,
 
 from duewheel.api.dead_letters import ReplayFilter
 from duewheel.api.requests import TimerFields
-from duewheel.api.schedules import NewSchedule, ScheduleSummary
+from duewheel.api.schedules import NewSchedule
 from duewheel.client.handle import RecallHandle
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -26,6 +27,7 @@ from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.dead_letters import replay
 from duewheel.ops.file_import.line_records import fields_of, record_of
 from duewheel.ops.schedules import changes
+from duewheel.ops.schedules.changes import WrittenSchedule
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
 from duewheel.serve.access import Access
 from duewheel.wheel.target_rules import Target
@@ -51,6 +53,7 @@ COPY: dict[str, Any] = {
         "partitions": 2,
     }
 }
+TAKEN: Any = SimpleNamespace(topic="timers", partition=0, offset=0, timestamp=NOW_MS)
 JSON = {"content-type": "application/json"}
 HANDLE = RecallHandle("timers", 0, 17, 1_800_000_000_000, "order 8821")
 BODIES: dict[str, dict[str, Any]] = {
@@ -131,13 +134,10 @@ def test_any_body_of_a_schedule(
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(body).encode())
     made: list[ScheduleRecord] = []
 
-    def put(
-        _: TimerWriter, name: str, new: NewSchedule, wait_s: float, *, may_add: bool
-    ) -> ScheduleSummary:
+    def put(_: TimerWriter, name: str, new: NewSchedule, *, may_add: bool) -> WrittenSchedule:
         assert not may_add
-        assert 0 <= wait_s <= 30
         made.append(requested(settings, name, new, NOW_MS))
-        return made[0].summary(NOW_MS)
+        return WrittenSchedule(made[0].summary(NOW_MS), TAKEN)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(changes, "put", put)  # the rest of it needs Kafka

@@ -473,11 +473,13 @@ def test_commands(
         writer = TimerWriter(load(path), SystemClock())
         by_id = NamedTimers(id="7", key="abc")
         new = Replacement(topic=topics.orders, value="", delay="1h")
-        told.append(changes.reschedule(writer, by_id, new, WITHIN_S).as_json())
-        told.append(changes.cancel(writer, by_id, 0).as_json())  # does not wait
+        told.append(changes.reschedule(writer, by_id, new, reply=True).after(WITHIN_S).as_json())
+        told.append(changes.cancel(writer, by_id, reply=False).after(0).as_json())  # does not wait
     finally:
         answering.stop()
-    told.append(changes.cancel(writer, by_id, 0.1).as_json())  # and here nobody answers
+    told.append(
+        changes.cancel(writer, by_id, reply=True).after(0.1).as_json()
+    )  # and here nobody answers
     writer.close()
     words = ["already_delivered", "cancelled", "cancelled", None, None]
     assert [each["answer"] for each in told] == words

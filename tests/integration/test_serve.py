@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from tests.harness.config_file import write_config
 from tests.harness.launcher import events, launch, objects, tail, wait_until
 from tests.harness.reader import read_topic
 from tests.harness.served import TOKEN, bearer
-from tests.harness.sparkless_shard import SparklessShard, timer
+from tests.harness.shared_broker import SharedBroker
+from tests.harness.sparkless_shard import Pumped, SparklessShard, timer
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
@@ -145,3 +150,85 @@ def test_many_messages_are_sent_from_a_file(config: Path, shard: SparklessShard)
     assert second["due_ms"] - first["due_ms"] > 500_000
     exit_code, (result,) = objects(config, "cancel-matching", "--key", "k", "--dry-run")
     assert (exit_code, result["matched"], result["written"]) == (0, 1, 1)
+
+
+@contextmanager
+def open_transaction(shard: SparklessShard, partition: int) -> Iterator[None]:
+    """Of another producer in a timer partition: its records, and later ones, cannot be read yet."""
+    held = KafkaProducer(
+        bootstrap_servers=shard.servers,
+        transactional_id=f"{shard.timers}.held",
+        transaction_timeout_ms=600_000,
+    )
+    held.init_transactions()
+    held.begin_transaction()
+    held.send(shard.timers, b"not committed", partition=partition).get(timeout=30)
+    yield
+    held.abort_transaction()
+    held.close()
+
+
+def test_changes_behind_an_open_transaction_hold_no_other(
+    broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
+    """Each of sixteen waits up to 30 s for its reply, or for ingest; there are eight threads."""
+    name = unique_name("app")[-40:].lstrip("-")
+    timers = {"topic": {f"{name}.timers": {"recurring": True}}, "reply_topic": f"{name}.replies"}
+    config = write_config(tmp_path, broker.bootstrap_servers, name, timer=timers)
+    with (
+        closing(Pumped(SparklessShard(load(config), 1))) as pumped,
+        api(config) as client,
+        closing(KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)) as consumer,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        shard = pumped.shard
+        place = TopicPartition(shard.timers, 0)
+        keys, handles = timers_by_partition(client, shard, 13)
+
+        def end() -> int:
+            (offset,) = consumer.end_offsets([place]).values()
+            return int(offset)
+
+        def change(number: int) -> httpx.Response:
+            wait = {"wait": 30}
+            if number >= 13:  # its record has the partition of its key
+                new = {"every": "1h", "target": shard.target, "value": "v", "key": keys[0]}
+                return client.put(f"/v1/schedules/{number}", params=wait, json=new)
+            one = f"/v1/timers/{handles[0][number]}"
+            if number >= 10:
+                later = {"delay": "45m"}
+                return client.post(f"{one}/reschedule", params=wait, json=later)
+            return client.delete(one, params=wait)
+
+        with open_transaction(shard, 0):
+            begin = end()
+            held = [pool.submit(change, number) for number in range(16)]
+            wait_until(lambda: end() >= begin + 8, "no change is written")
+            for handle in handles[1][:8]:
+                answered = client.delete(f"/v1/timers/{handle}", params={"wait": 30})
+                assert (answered.status_code, answered.json()["answer"]) == (200, "cancelled")
+                new = {**in_an_hour(shard), "key": keys[1]}
+                assert client.post("/v1/timers", json=new).status_code == 201
+            wait_until(lambda: end() >= begin + 16, "not all changes are written")
+            assert not any(each.done() for each in held)
+        results = [each.result() for each in held]
+        assert [each.status_code for each in results] == [200] * 16
+        assert {each.json()["answer"] for each in results[:13]} == {"cancelled"}
+        assert all(each.json()["applied"] for each in results[13:])
+
+
+def timers_by_partition(
+    client: httpx.Client, shard: SparklessShard, each: int
+) -> tuple[list[str], list[list[str]]]:
+    """A key, and the handles of so many pending timers or more, by partition."""
+    keys, handles = ["", ""], [list[str](), list[str]()]
+    for count in itertools.count(1):
+        written = client.post("/v1/timers", json={**in_an_hour(shard), "key": str(count)}).json()
+        keys[written["partition"]] = str(count)
+        handles[written["partition"]].append(written["handle"])
+        if min(map(len, handles)) >= each:
+            break
+    wait_until(
+        lambda: len(client.get("/v1/timers").json()["timers"]) == count, "not all are pending"
+    )
+    return keys, handles

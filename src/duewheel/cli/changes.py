@@ -63,7 +63,9 @@ def cancel(writer: TimerWriter, named: NamedTimers, wait: ReplyWait, output: Pri
     """
     from duewheel.ops.changes import requests
 
-    result = requests.cancel(writer, named, wait.seconds, wait.goes_on(writer.settings))
+    goes_on = wait.goes_on(writer.settings)
+    written = requests.cancel(writer, named, reply=wait.seconds > 0)
+    result = written.after(wait.seconds, goes_on)
     return show_answer(writer.settings, result, wait, output)
 
 
@@ -93,14 +95,18 @@ def cancel_matching(
     They are read from the data directory, and each is cancelled by its handle. Exit codes as for
     `cancel`.
     """
-    from duewheel.ops.changes.cancel_matching import cancel_all
+    from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
     from duewheel.ops.changes.pending_timers import Conflict
 
     try:
-        result = cancel_all(writer, wanted, wait.seconds, at_most=at_most, dry_run=dry_run)
+        matching = find_matching(writer.settings, wanted, at_most=at_most)
     except Conflict as error:
         allow = "or allow more with --at-most; --dry-run beside it only counts them"
         raise ConfigError(f"{error}, {allow}") from error
+    if dry_run:
+        result = matching.result(dry_run=True)
+    else:
+        result = cancel_all(writer, matching, reply=wait.seconds > 0).after(wait.seconds)
     output.show(result, hidden=("sample",))
     reply_topic = writer.settings.timer.reply_topic
     awaits = reply_topic is not None and wait.seconds > 0 and not dry_run
@@ -128,5 +134,6 @@ def reschedule(
     from duewheel.ops.changes import requests
 
     goes_on = wait.goes_on(writer.settings)
-    result = requests.reschedule(writer, named, new, wait.seconds, goes_on)
+    written = requests.reschedule(writer, named, new, reply=wait.seconds > 0)
+    result = written.after(wait.seconds, goes_on)
     return show_answer(writer.settings, result, wait, output)

@@ -25,6 +25,7 @@ from duewheel.config.settings import Settings
 
 if TYPE_CHECKING:
     from duewheel.ops.changes.timer_writer import TimerWriter
+    from duewheel.ops.schedules.changes import WrittenSchedule
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,9 +72,9 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
     """
     from duewheel.ops.schedules import changes, listing
 
-    put = partial(changes.put, writer, name, new, wait_s)
-    row = listing.patiently(partial(put, may_add=False), listing.READ_PAUSES_S, put)
-    return _applied(writer, row, wait_s, output)
+    put = partial(changes.put, writer, name, new)
+    written = listing.patiently(partial(put, may_add=False), listing.READ_PAUSES_S, put)
+    return _applied(writer, written, wait_s, output)
 
 
 @schedule.command("list")
@@ -124,8 +125,8 @@ def pause(
     """Pause a schedule: no instant fires until `resume`."""
     from duewheel.ops.schedules import changes
 
-    row = _patiently(changes.pause, writer, name, timer_topic, given.note, wait_s)
-    return _applied(writer, row, wait_s, output)
+    written = _patiently(changes.pause, writer, name, timer_topic, given.note)
+    return _applied(writer, written, wait_s, output)
 
 
 @schedule.command()
@@ -138,8 +139,8 @@ def resume(
     """End the pause of a schedule: the instants from now on fire."""
     from duewheel.ops.schedules import changes
 
-    row = _patiently(changes.resume, writer, name, timer_topic, wait_s)
-    return _applied(writer, row, wait_s, output)
+    written = _patiently(changes.resume, writer, name, timer_topic)
+    return _applied(writer, written, wait_s, output)
 
 
 @schedule.command()
@@ -152,8 +153,8 @@ def stop(
     """End a schedule for good."""
     from duewheel.ops.schedules import changes
 
-    row = _patiently(changes.stop, writer, name, timer_topic, wait_s)
-    return _applied(writer, row, wait_s, output)
+    written = _patiently(changes.stop, writer, name, timer_topic)
+    return _applied(writer, written, wait_s, output)
 
 
 @schedule.command()
@@ -233,9 +234,10 @@ def _patiently(change: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
     return patiently(partial(change, *args, **named), CHANGE_PAUSES_S)
 
 
-def _applied(writer: TimerWriter, row: ScheduleSummary, wait_s: float, output: Printer) -> int:
+def _applied(writer: TimerWriter, written: WrittenSchedule, wait_s: float, output: Printer) -> int:
+    row = written.after(writer.settings, wait_s)
     output.show(row)
-    return _taken(writer, bool(row.applied), wait_s)
+    return _taken(writer, row.applied, wait_s)
 
 
 def _taken(writer: TimerWriter, taken: bool, wait_s: float) -> int:

@@ -5,7 +5,7 @@ A request waits for Kafka's acknowledgement, and `wait` seconds for the reply.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query
 from duewheel.api.changes import Answered, BulkCancelled, RescheduledTimer, Scheduled
 from duewheel.api.requests import BulkCancel, DueTimeFields, NamedTimers, NewTimer
 from duewheel.ops.changes import cancel_matching, pending_timers, requests
+from duewheel.ops.changes.written import WrittenChange
 from duewheel.ops.timers import pending
 from duewheel.serve.problems import problem
 from duewheel.serve.service import Change, Changing
@@ -43,7 +44,8 @@ async def cancel_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> An
     """Cancels one timer. 202: it is written and takes effect, and its reply is still to come."""
     named = NamedTimers(handle=handle)
     with change.logged() as service:
-        result = await service.write(requests.cancel, named, wait)
+        written = await service.write(requests.cancel, named, reply=wait > 0)
+        result = await change.replied(written, wait)
     change.accept(unless=result.answer is not None)
     return result
 
@@ -56,17 +58,18 @@ async def reschedule_timer(
 
     If the answer is `already_delivered`, the timer has left before, and the new one will, too.
     """
+    call = pending_timers.reschedule_pending
     with change.logged() as service:
-        result = await service.write_pending(pending_timers.reschedule_pending, handle, due, wait)
-    return _replaced(change, result)
+        written = await service.write_pending(call, handle, due, reply=wait > 0)
+        return await _replaced(change, written, wait)
 
 
 @router.post("/timers/{handle}/fire", operation_id="fire_timer", responses=REPLACED)
 async def fire_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> RescheduledTimer:
     """Makes a pending timer due now; 409 if it leaves within seconds by itself."""
     with change.logged() as service:
-        result = await service.write_pending(pending_timers.fire, handle, wait)
-    return _replaced(change, result)
+        written = await service.write_pending(pending_timers.fire, handle, reply=wait > 0)
+        return await _replaced(change, written, wait)
 
 
 @router.post("/cancel", operation_id="cancel_timers", responses=CONFLICT)
@@ -75,20 +78,20 @@ async def cancel_timers(change: Changing, bulk: BulkCancel, wait: Wait = 5.0) ->
 
     `dry_run` is required. If more than `at_most` match, none is cancelled.
     """
-    service = change.service
-    with nullcontext() if bulk.dry_run else change.logged():
-        return await service.write_pending(
-            cancel_matching.cancel_all,
-            bulk.filter,
-            wait,
-            at_most=bulk.at_most,
-            dry_run=bulk.dry_run,
-            within_s=pending.SEARCH_S,
-        )
+    find = partial(cancel_matching.find_matching, at_most=bulk.at_most, within_s=pending.SEARCH_S)
+    if bulk.dry_run:
+        return (await change.service.search(find, bulk.filter)).result(dry_run=True)
+    with change.logged() as service:
+        matching = await service.search(find, bulk.filter)
+        written = await service.write(cancel_matching.cancel_all, matching, reply=wait > 0)
+        return await change.replied(written, wait)
 
 
-def _replaced(change: Change, result: RescheduledTimer | None) -> RescheduledTimer:
-    if result is None:
+async def _replaced(
+    change: Change, written: WrittenChange[RescheduledTimer] | None, wait_s: float
+) -> RescheduledTimer:
+    if written is None:
         raise not_pending()
+    result = await change.replied(written, wait_s)
     change.accept(unless=result.answer is not None)
     return result

@@ -1,7 +1,7 @@
 """The operations of recurring schedules: reads of the mapped files, and records in a timer topic.
 
 A change waits for Kafka's acknowledgement, and `wait` seconds for ingest. A copy that may be on its
-way is awaited here, so that no thread of reads or changes waits for it.
+way, and ingest, are awaited here, so that no thread of reads or changes waits for them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from asyncio import sleep
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain, repeat
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Query
@@ -17,8 +18,9 @@ from fastapi import APIRouter, Path, Query
 from duewheel.api.changes import Scheduled
 from duewheel.api.requests import Topic
 from duewheel.api.schedules import NewSchedule, NextInstants, Pause, ScheduleList, ScheduleSummary
-from duewheel.errors import InvalidTimer, NoSuchSchedule
+from duewheel.errors import DuewheelError, InvalidTimer, NoSuchSchedule
 from duewheel.ops.schedules import changes, listing
+from duewheel.ops.schedules.changes import WrittenSchedule
 from duewheel.serve.changes import WAIT_MAX_S
 from duewheel.serve.names import NAME
 from duewheel.serve.problems import Responses, problem
@@ -34,6 +36,9 @@ TimerTopic = Annotated[
 ]
 MISSING = problem(404, "no such schedule")
 CHANGED: Responses = {202: {"model": ScheduleSummary}}
+
+# The last one again and again: each look takes a thread of reads for a moment.
+_TAKEN_PAUSES_S = 0.05, 0.1, 0.2, 0.4, 0.8
 
 T = TypeVar("T")
 
@@ -79,14 +84,13 @@ async def set_schedule(
             raise InvalidTimer("the URL has another timer_topic than the body")
         new = new.model_copy(update={"timer_topic": timer_topic})
 
-    def put(*, may_add: bool) -> Awaitable[ScheduleSummary]:
-        return change.service.write_pending(changes.put, name, new, wait, may_add=may_add)
+    def put(*, may_add: bool) -> Awaitable[WrittenSchedule]:
+        return change.service.write_pending(changes.put, name, new, may_add=may_add)
 
     replace, add = partial(put, may_add=False), partial(put, may_add=True)
     with change.logged():
-        row = await _patiently(replace, listing.READ_PAUSES_S, add)
-    change.accept(unless=row.applied)
-    return row
+        written = await _patiently(replace, listing.READ_PAUSES_S, add)
+        return await _applied(change, written, wait)
 
 
 @changing.post(f"/{NAME}/pause", operation_id="pause_schedule", responses=CHANGED | MISSING)
@@ -99,9 +103,11 @@ async def pause_schedule(
 ) -> ScheduleSummary:
     """Pauses a schedule: no instant fires until it is resumed."""
     note = "" if pause is None else pause.note
-    return await _applied(
-        change, lambda s: s.write_pending(changes.pause, name, timer_topic, note, wait)
-    )
+    with change.logged() as service:
+        written = await _changing(
+            lambda: service.write_pending(changes.pause, name, timer_topic, note)
+        )
+        return await _applied(change, written, wait)
 
 
 @changing.post(f"/{NAME}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
@@ -109,9 +115,9 @@ async def resume_schedule(
     change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = 5.0
 ) -> ScheduleSummary:
     """Ends the pause of a schedule: the instants from now on fire."""
-    return await _applied(
-        change, lambda s: s.write_pending(changes.resume, name, timer_topic, wait)
-    )
+    with change.logged() as service:
+        written = await _changing(lambda: service.write_pending(changes.resume, name, timer_topic))
+        return await _applied(change, written, wait)
 
 
 @changing.post(
@@ -121,7 +127,8 @@ async def trigger_schedule(
     change: Changing, name: Name, timer_topic: TimerTopic = None
 ) -> Scheduled:
     """Fires a schedule once more, now: an ordinary timer with its message. Its instants stay."""
-    return await _changing(change, lambda s: s.write_pending(changes.trigger, name, timer_topic))
+    with change.logged() as service:
+        return await _changing(lambda: service.write_pending(changes.trigger, name, timer_topic))
 
 
 @changing.delete(f"/{NAME}", operation_id="stop_schedule", responses=CHANGED | MISSING)
@@ -129,22 +136,37 @@ async def stop_schedule(
     change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = 5.0
 ) -> ScheduleSummary:
     """Ends a schedule for good."""
-    return await _applied(change, lambda s: s.write_pending(changes.stop, name, timer_topic, wait))
-
-
-async def _applied(
-    change: Change, call: Callable[[Service], Awaitable[ScheduleSummary]]
-) -> ScheduleSummary:
-    """As `_changing`. 202: it is written, and not in effect."""
-    row = await _changing(change, call)
-    change.accept(unless=row.applied)
-    return row
-
-
-async def _changing(change: Change, call: Callable[[Service], Awaitable[T]]) -> T:
-    """Runs a change of a pending schedule, and logs it."""
     with change.logged() as service:
-        return await _patiently(lambda: call(service), listing.CHANGE_PAUSES_S)
+        written = await _changing(lambda: service.write_pending(changes.stop, name, timer_topic))
+        return await _applied(change, written, wait)
+
+
+async def _applied(change: Change, written: WrittenSchedule, wait_s: float) -> ScheduleSummary:
+    """Waits for ingest. 202: it is written, and not in effect."""
+    service = change.service
+    applied = await _is_taken(service, written)
+    if not applied and wait_s > 0:
+        applied = await service.waits.until(change.request, _taken(service, written), wait_s)
+    change.accept(unless=applied)
+    return written.with_applied(applied)
+
+
+async def _taken(service: Service, written: WrittenSchedule) -> None:
+    """Ends once ingest has taken it."""
+    for pause_s in chain(_TAKEN_PAUSES_S, repeat(_TAKEN_PAUSES_S[-1])):
+        await sleep(pause_s)
+        if await _is_taken(service, written):
+            return
+
+
+async def _is_taken(service: Service, written: WrittenSchedule) -> bool:
+    with suppress(DuewheelError):  # no files for now: it is written nevertheless
+        return await service.peek(written.is_taken)
+    return False
+
+
+async def _changing(call: Callable[[], Awaitable[T]]) -> T:
+    return await _patiently(call, listing.CHANGE_PAUSES_S)
 
 
 async def _reading(call: Callable[[], Awaitable[T]]) -> T:

@@ -1,7 +1,8 @@
 """State that the operations of the API share: settings, counts that are kept, and threads.
 
 Reads of files run in a few threads, calls of Kafka in others: while Kafka does not answer, reads
-are served. The probes run in the event loop itself, and wait for neither.
+are served. The probes run in the event loop itself, and wait for neither. A change holds its thread
+until Kafka has acknowledged it; its effect is awaited without one (waits.py).
 
 A call of Kafka may last for half a minute. Its thread is a daemon, so that a stop need not wait for
 it: `end_waits` ends the waits, not the calls.
@@ -24,13 +25,16 @@ import structlog
 from anyio import CapacityLimiter
 from fastapi import Depends, Request, Response
 
+from duewheel.api.model import Result
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile, DuewheelError, RecoveryPending, Unacknowledged
 from duewheel.ops.changes.timer_writer import TimerWriter
+from duewheel.ops.changes.written import WrittenChange
 from duewheel.ops.files import files_identity
 from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.serve.problems import Stopping
+from duewheel.serve.waits import Waits, all_of
 from duewheel.threads import beside
 
 log = structlog.get_logger(__name__)
@@ -38,8 +42,10 @@ log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 S = TypeVar("S", Settings, TimerWriter)
 T = TypeVar("T")
+R = TypeVar("R", bound=Result)
 
 READS_MAX = 4  # at a time
+SEARCHES_MAX = 2
 KAFKA_MAX = 8  # changes
 KAFKA_READS_MAX = 4
 
@@ -50,6 +56,7 @@ class Service:
 
     read            reads of the shard's files
     peek            the same, by a call that says itself why there is nothing to read
+    search          reads of them for seconds: reads and changes must not wait for these
     read_kafka      reads from Kafka: apart from changes, which must not wait for reads
     write           records in timer topics
     write_pending   the same, after a look at the shard's files
@@ -69,12 +76,14 @@ class Service:
         """`metrics` writes those of this process and of the shard."""
         self.settings, self.clock, self.view = settings, clock, view
         self.metrics = metrics
-        limits = READS_MAX, KAFKA_READS_MAX, KAFKA_MAX, 1, 1
-        files, reads, changes, replays, pauses = map(CapacityLimiter, limits)
+        limits = READS_MAX, SEARCHES_MAX, KAFKA_READS_MAX, KAFKA_MAX, 1, 1
+        files, searches, reads, changes, replays, pauses = map(CapacityLimiter, limits)
         self._stop = asyncio.Event()
+        self.waits = Waits(self._stop)
         # A read of files ends by itself: a stop waits for it.
         self.read = _Lane(settings, asyncio.Event(), settings, files, needs_files=True)
         self.peek = replace(self.read, needs_files=False)
+        self.search = replace(self.read, stop=self._stop, limiter=searches)
         self.read_kafka = _Lane(settings, self._stop, settings, reads)
         self.write = _Lane(settings, self._stop, writer, changes, writes=True)
         self.write_pending = replace(self.write, needs_files=True)
@@ -84,7 +93,7 @@ class Service:
         self.replay = replace(self.read_kafka, limiter=replays)
 
     def end_waits(self) -> None:
-        """Ends the wait for every call of Kafka. Called in the event loop's thread."""
+        """Ends the waits for all calls of Kafka, and all effects. Called in the event loop."""
         self._stop.set()
 
 
@@ -182,6 +191,13 @@ class Change:
             log.info("change failed", **who, error=type(error).__name__)
             raise
         log.info("change", **who)
+
+    async def replied(self, written: WrittenChange[R], wait_s: float) -> R:
+        """Waits for the replies, and returns the result."""
+        if written.replies:
+            waits, count = self.service.waits, len(written.replies)
+            await waits.until(self.request, all_of(written.replies), wait_s, count)
+        return written.result()
 
     def accept(self, *, unless: bool) -> None:
         """Makes the status 202: written, and its effect is still to come."""

@@ -83,7 +83,7 @@ def test_reschedule_refuses_the_same(writer: TimerWriter) -> None:
         ({"topic": "orders", "delay": "3d"}, "the longest delay"),
     ):
         with pytest.raises(ConfigError, match=reason):
-            changes.reschedule(writer, named, Replacement.of({"value": "v", **given}), 0)
+            changes.reschedule(writer, named, Replacement.of({"value": "v", **given}), reply=False)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ Also of ops/changes/pending_timers.py and cancel_matching.py.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +28,7 @@ from duewheel.client import Answer
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable, Unacknowledged
+from duewheel.ops.changes import cancel_matching
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.files import open_files
 from duewheel.serve.access import Access
@@ -258,6 +261,26 @@ def test_timers_whose_id_is_no_text_are_counted(
         body = {"filter": {"to": str(NOW_MS + 60_000)}, "dry_run": True}
         result = client.post("/v1/cancel", json=body).json()
         assert (result["matched"], result["unreachable"]) == (1, 2)
+
+
+def test_long_searches_hold_no_change(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    def slow(*_: Any) -> Iterator[Any]:
+        begun.release()
+        may_end.wait()
+        yield from ()
+
+    monkeypatch.setattr(cancel_matching, "list_chunks", slow)
+    body = {"filter": {"topic": "orders"}, "dry_run": True}
+    with ThreadPoolExecutor(16) as pool:
+        searches = [pool.submit(client.post, "/v1/cancel", json=body) for _ in range(16)]
+        begun.acquire()
+        assert client.post("/v1/timers", json=NEW).status_code == 201
+        assert len(timers(client)) == 100
+        assert not any(each.done() for each in searches)
+        may_end.set()
+    assert {each.result().json()["matched"] for each in searches} == {0}
 
 
 def test_a_part_that_is_written_is_counted(client: TestClient, producer: RecordingProducer) -> None:

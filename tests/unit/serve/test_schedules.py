@@ -187,7 +187,7 @@ def test_a_name_in_two_partitions_is_refused_with_the_remedy(
     service.advance("1s")
     assert [row["name"] for row in listed(client)] == ["twice", "twice"]
     with pytest.raises(ConfigError, match="timers-1 and timers-2: cancel all but one"):
-        changes.stop(KitWriter(settings, service), "twice", None, 0)
+        changes.stop(KitWriter(settings, service), "twice", None)
 
 
 def test_commands_that_need_no_kafka(
@@ -290,7 +290,7 @@ def test_the_schedules_of_another_shard_are_left_to_it(
     )
     writer = KitWriter(of_other, service)
     with pytest.raises(ConfigError, match=f"belongs to shard {owner}, this is {1 - owner}"):
-        changes.put(writer, "daily", NewSchedule.of(DAILY), 0)
+        changes.put(writer, "daily", NewSchedule.of(DAILY))
     now_ms = service.clock.now_ms()
     record = requested(settings, "daily", NewSchedule.of(DAILY), now_ms)
     step = apply._step(writer, "daily", record, None, now_ms)  # noqa: SLF001

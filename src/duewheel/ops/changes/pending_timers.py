@@ -16,8 +16,9 @@ from duewheel.client.request_headers import timer_headers
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops.changes.acceptance import require_accepted
-from duewheel.ops.changes.requests import answered, require_due
+from duewheel.ops.changes.requests import require_due
 from duewheel.ops.changes.timer_writer import TimerWriter
+from duewheel.ops.changes.written import WrittenChange, answered
 from duewheel.ops.timers.pending import handle_of, pending_by_handle, source_of
 from duewheel.wheel.inspect.listing import PendingTimer
 
@@ -29,8 +30,8 @@ class Conflict(ConfigError):
 
 
 def reschedule_pending(
-    writer: TimerWriter, handle: str, new: DueTimeFields, wait_s: float
-) -> RescheduledTimer | None:
+    writer: TimerWriter, handle: str, new: DueTimeFields, *, reply: bool
+) -> WrittenChange[RescheduledTimer] | None:
     """Replaces a pending timer by one with the same message and another due time.
 
     Returns:
@@ -42,10 +43,12 @@ def reschedule_pending(
     """
     require_due(writer.settings, new, writer.clock.now_ms())
     timer = _changeable(writer.settings, handle)
-    return None if timer is None else _replace(writer, timer, new.due, wait_s)
+    return None if timer is None else _replace(writer, timer, new.due, reply=reply)
 
 
-def fire(writer: TimerWriter, handle: str, wait_s: float) -> RescheduledTimer | None:
+def fire(
+    writer: TimerWriter, handle: str, *, reply: bool
+) -> WrittenChange[RescheduledTimer] | None:
     """Makes a pending timer due now; returns and raises as `reschedule_pending`.
 
     Raises:
@@ -58,7 +61,7 @@ def fire(writer: TimerWriter, handle: str, wait_s: float) -> RescheduledTimer | 
     if not timer.rolled and timer.leaves_ms - writer.clock.now_ms() < LEAVES_SOON_MS:
         raise Conflict("the timer leaves within seconds by itself")
     # A delay of 0 would be past due where a topic refuses that.
-    return _replace(writer, timer, DueTime.of(delay="1ms"), wait_s)
+    return _replace(writer, timer, DueTime.of(delay="1ms"), reply=reply)
 
 
 def _changeable(settings: Settings, handle: str) -> PendingTimer | None:
@@ -69,8 +72,8 @@ def _changeable(settings: Settings, handle: str) -> PendingTimer | None:
 
 
 def _replace(
-    writer: TimerWriter, timer: PendingTimer, due: DueTime, wait_s: float
-) -> RescheduledTimer:
+    writer: TimerWriter, timer: PendingTimer, due: DueTime, *, reply: bool
+) -> WrittenChange[RescheduledTimer]:
     topic, handle = source_of(timer)[0], handle_of(timer)
     if handle is None:
         raise Conflict("a dead letter has no due time")
@@ -90,10 +93,10 @@ def _replace(
             headers=headers,
             partition=partition,
             timer_topic=topic,
-            reply=wait_s > 0,
+            reply=reply,
             **due.arguments,
         )
-        return answered(RescheduledTimer, request, wait_s)
+        return answered(RescheduledTimer, request)
 
 
 def non_null_headers(given: Sequence[tuple[str, bytes | None]]) -> list[NonNullHeader]:

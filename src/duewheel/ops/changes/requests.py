@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
-
-import structlog
+from typing import Any
 
 from duewheel.api.changes import Answered, RescheduledTimer, Scheduled
 from duewheel.api.due_time import NonNullHeader
-from duewheel.api.model import Result
 from duewheel.api.requests import DueTimeFields, NamedTimers, NewTimer, Replacement, octets
-from duewheel.client import SAME, Answer, Cancel, DelayProducer, Rescheduled, Timer
-from duewheel.client.futures import AcknowledgedRecord
+from duewheel.client import SAME, DelayProducer, Timer
 from duewheel.client.request_headers import require_message, timer_headers
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.errors import DuewheelError
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
+from duewheel.ops.changes.written import WrittenChange, answered, result_of
 from duewheel.ops.named_timer_topic import decoded_handle, timer_topic_of
-
-log = structlog.get_logger(__name__)
-
-R = TypeVar("R", bound=Result)
 
 TimerCall = Callable[[DelayProducer], Future[Timer]]  # writes one timer
 
@@ -70,17 +62,8 @@ def _choices(timer: NewTimer) -> dict[str, Any]:
     return {"headers": timer.header_octets, "expires_at": timer.last_instant, **same}
 
 
-def cancel(
-    writer: TimerWriter,
-    timer: NamedTimers,
-    wait_s: float,
-    waits_on: Callable[[], bool] = lambda: False,
-) -> Answered:
-    """Writes the cancel, and waits for the reply if a reply topic is configured.
-
-    Args:
-        wait_s: the longest wait for the reply; 0: do not wait.
-        waits_on: called at the end of a wait: whether to wait for as long once more.
+def cancel(writer: TimerWriter, timer: NamedTimers, *, reply: bool) -> WrittenChange[Answered]:
+    """Writes the cancel; `reply`: its reply is awaited, if a reply topic is configured.
 
     Raises:
         ConfigError: the handle does not fit these settings.
@@ -89,19 +72,19 @@ def cancel(
     """
     with writer.producer(topic_of(writer.settings, timer)) as producer:
         request = producer.cancel(
-            timer.name, key=timer.key_octets, partition=timer.partition, reply=wait_s > 0
+            timer.name, key=timer.key_octets, partition=timer.partition, reply=reply
         )
-        return answered(Answered, request, wait_s, waits_on)
+        return answered(Answered, request)
 
 
 def reschedule(
     writer: TimerWriter,
     timer: NamedTimers,
     new: Replacement,
-    wait_s: float,
-    waits_on: Callable[[], bool] = lambda: False,
-) -> RescheduledTimer:
-    """Writes the new timer, and waits for the reply as `cancel` does.
+    *,
+    reply: bool,
+) -> WrittenChange[RescheduledTimer]:
+    """Writes the new timer; `reply` as for `cancel`.
 
     Raises:
         ConfigError: as `cancel`, or the message cannot be read back.
@@ -121,41 +104,10 @@ def reschedule(
             value=SAME if value is None else value,
             key=key,
             headers=headers,
-            reply=wait_s > 0,
+            reply=reply,
             **new.due.arguments,
         )
-        return answered(RescheduledTimer, request, wait_s, waits_on)
-
-
-def answered(
-    kind: type[R],
-    request: Future[Cancel] | Future[Rescheduled],
-    wait_s: float,
-    waits_on: Callable[[], bool] = lambda: False,
-) -> R:
-    """Waits for the acknowledgement, then for the reply; makes the result of both.
-
-    The `answer` is None if there is none in time, or it cannot be read. The request is written
-    then, and is no failure: another one would act twice.
-    """
-    written = request.result(ACKNOWLEDGED_S)
-    answer = _answer(written, wait_s, waits_on) if wait_s else None
-    return result_of(kind, written, answer=answer)
-
-
-def _answer(
-    written: Cancel | Rescheduled, wait_s: float, waits_on: Callable[[], bool]
-) -> Answer | None:
-    while written.reply is not None:
-        try:
-            return written.answer(wait_s)
-        except TimeoutError:
-            if not waits_on():
-                break
-        except DuewheelError as error:
-            log.warning("a reply cannot be read", reason=str(error))
-            break
-    return None
+        return answered(RescheduledTimer, request)
 
 
 def topic_of(settings: Settings, timer: NamedTimers) -> str:
@@ -173,9 +125,3 @@ def require_due(settings: Settings, fields: DueTimeFields, now_ms: int) -> None:
     """Refuses a due time that ingest would refuse, before a broker is contacted."""
     timer = settings.timer
     fields.due.require_within(timer.levels_ms, as_millis(timer.max_delay), now_ms)
-
-
-def result_of(kind: type[R], written: AcknowledgedRecord, **others: object) -> R:
-    """Makes a result of the attributes of a written record, and of other fields."""
-    fields = {name: getattr(written, name) for name in kind.model_fields if name not in others}
-    return kind(**fields, **others)

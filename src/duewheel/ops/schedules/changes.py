@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Protocol
 
 from duewheel.api.changes import Scheduled
@@ -21,9 +22,9 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.acceptance import require_accepted
-from duewheel.ops.changes.requests import result_of
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
-from duewheel.ops.files import open_files
+from duewheel.ops.changes.written import result_of
+from duewheel.ops.files import open_state
 from duewheel.ops.schedules.listing import find_schedules, require_schedule
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
 from duewheel.schemas.header_names import NAME_OF, Request
@@ -41,13 +42,34 @@ class WrittenRecord(Protocol):
     timestamp: int
 
 
-def put(
-    writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, *, may_add: bool = True
-) -> ScheduleSummary:
-    """Sets a schedule, or replaces the one of this name; it begins now.
+@dataclass(frozen=True)
+class WrittenSchedule:
+    """A change that Kafka has acknowledged: the schedule with it, and its record."""
 
-    Args:
-        wait_s: how long to wait for ingest to take it; 0: not at all.
+    row: ScheduleSummary  # `applied` says nothing yet
+    at: WrittenRecord
+
+    def with_applied(self, applied: bool) -> ScheduleSummary:
+        """Returns the schedule; `applied`: whether ingest has taken the record."""
+        return self.row.model_copy(update={"applied": applied})
+
+    def is_taken(self, settings: Settings, wait_s: float = 0) -> bool:
+        """Whether ingest has taken the record, within the time.
+
+        Raises:
+            NoDataDirectory, CorruptFile: as `open_state`.
+        """
+        return await_taken(settings, [self.at], wait_s) == [True]
+
+    def after(self, settings: Settings, wait_s: float) -> ScheduleSummary:
+        """Waits for ingest, and returns the schedule. Raises as `is_taken`."""
+        return self.with_applied(self.is_taken(settings, wait_s))
+
+
+def put(
+    writer: TimerWriter, name: str, new: NewSchedule, *, may_add: bool = True
+) -> WrittenSchedule:
+    """Sets a schedule, or replaces the one of this name; it begins now.
 
     Raises:
         NoSuchSchedule: without `may_add`: there is none to replace.
@@ -58,19 +80,17 @@ def put(
     timer = find_schedules(writer.settings, {name: record.timer_topic}).get(name)
     if timer is None and not may_add:
         raise NoSuchSchedule(f"there is no schedule {name!r} to replace")
-    return _put(writer, record.beside(timer), wait_s)
+    return _put(writer, record.beside(timer))
 
 
-def _put(writer: TimerWriter, record: ScheduleRecord, wait_s: float) -> ScheduleSummary:
+def _put(writer: TimerWriter, record: ScheduleRecord) -> WrittenSchedule:
     """Writes a checked record. Raises as `put`."""
-    at, applied = _write_and_wait(writer, record, wait_s)
+    at = _write(writer, record)
     now_ms = writer.clock.now_ms()
-    return record.summary(now_ms, written_ms=at.timestamp, applied=applied)
+    return WrittenSchedule(record.summary(now_ms, written_ms=at.timestamp), at)
 
 
-def pause(
-    writer: TimerWriter, name: str, timer_topic: str | None, note: str, wait_s: float
-) -> ScheduleSummary:
+def pause(writer: TimerWriter, name: str, timer_topic: str | None, note: str) -> WrittenSchedule:
     """Pauses a schedule: no instant fires until it is resumed.
 
     Raises:
@@ -80,24 +100,21 @@ def pause(
     settings, now_ms = writer.settings, writer.clock.now_ms()
     timer = require_schedule(settings, name, timer_topic)
     record = ScheduleRecord.of(timer).paused(settings, note, timer, now_ms)
-    return _put(writer, record, wait_s)
+    return _put(writer, record)
 
 
-def resume(
-    writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float
-) -> ScheduleSummary:
+def resume(writer: TimerWriter, name: str, timer_topic: str | None) -> WrittenSchedule:
     """Ends a pause: the instants from now on fire. Raises as `pause`."""
     settings, now_ms = writer.settings, writer.clock.now_ms()
     record = ScheduleRecord.of(require_schedule(settings, name, timer_topic))
-    return _put(writer, record.resumed(settings, now_ms), wait_s)
+    return _put(writer, record.resumed(settings, now_ms))
 
 
-def stop(writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float) -> ScheduleSummary:
+def stop(writer: TimerWriter, name: str, timer_topic: str | None) -> WrittenSchedule:
     """Ends a schedule for good, by a cancel. Raises as `pause`."""
     record = ScheduleRecord.of(require_schedule(writer.settings, name, timer_topic))
-    _, applied = _write_and_wait(writer, record, wait_s, stops=True)
-    topic = record.timer_topic
-    return ScheduleSummary(name=name, state="stopped", timer_topic=topic, applied=applied)
+    at, topic = _write(writer, record, stops=True), record.timer_topic
+    return WrittenSchedule(ScheduleSummary(name=name, state="stopped", timer_topic=topic), at)
 
 
 def trigger(writer: TimerWriter, name: str, timer_topic: str | None) -> Scheduled:
@@ -163,13 +180,9 @@ def partition_of(producer: DelayProducer, record: ScheduleRecord) -> int:
     return producer.partition_of(record.name if record.key is None else record.key)
 
 
-def _write_and_wait(
-    writer: TimerWriter, record: ScheduleRecord, wait_s: float, *, stops: bool = False
-) -> tuple[WrittenRecord, bool]:
-    """Returns Kafka's metadata of the record, and whether ingest has taken it within the time."""
+def _write(writer: TimerWriter, record: ScheduleRecord, *, stops: bool = False) -> WrittenRecord:
     with writer.producer(record.timer_topic) as producer:
-        at = write_record(writer.settings, producer, record, stops=stops)
-    return at, await_taken(writer.settings, [at], wait_s) == [True]
+        return write_record(writer.settings, producer, record, stops=stops)
 
 
 def await_taken(settings: Settings, records: Sequence[WrittenRecord], wait_s: float) -> list[bool]:
@@ -177,9 +190,9 @@ def await_taken(settings: Settings, records: Sequence[WrittenRecord], wait_s: fl
     all.
     """
     end_s = time.monotonic() + wait_s
-    with open_files(settings) as directory:
+    with open_state(settings) as state:
         while True:
-            marks = directory.state.commit().marks
+            marks = state.commit().marks
             found = [marks.get((at.topic, at.partition), 0) > at.offset for at in records]
             if all(found) or time.monotonic() >= end_s:
                 return found
