@@ -143,7 +143,7 @@ def test_every_code_of_a_dead_letter_is_explained_once() -> None:
     explained = [code for cell in cells for code in IN_CODE.findall(cell)]
     rejected = {expectation["meta"]["code"] for expectation in load_suite()["expectations"]}
     failed = {reason.code for reason in Reason} - {Reason.NONE.code, Reason.FORBIDDEN.code}
-    by_policies = {policy.name for policy in all_policies() if getattr(policy, "refusal", "")}
+    by_policies = {str(policy.name) for policy in all_policies() if getattr(policy, "refusal", "")}
     codes = rejected | {SKIPPED_CODE, UNREADABLE_CODE} | failed | by_policies
     assert sorted(explained) == sorted(codes)
 
