@@ -257,11 +257,18 @@ def all_metrics() -> Iterator[str]:
 # Of every command that reads the settings, and of all that print a result: told once, by hand.
 SETTINGS = {"config", "bootstrap_servers", "data_dir", "pairs"}
 OUTPUT = "output"
-WORDS = {"integer": "NUMBER", "integer range": "NUMBER", "text": "TEXT"}
+WORDS = {
+    "integer": "NUMBER",
+    "integer range": "NUMBER",
+    "float range": "NUMBER",
+    "text": "TEXT",
+}
+LIKE_MIN = 4  # so many options that an earlier command has are a line: as for that command
 
 
 def commands() -> Iterator[str]:
     """Every command with its options; those that nearly all have are told once, by hand."""
+    listed: dict[str, str] = {}  # lines, with the first command that has them
     for path, command in leaves(cli.cli):
         arguments = "".join(
             f" {_argument(each)}" for each in command.params if isinstance(each, click.Argument)
@@ -276,12 +283,32 @@ def commands() -> Iterator[str]:
             for each in command.params
             if isinstance(each, click.Option) and each.name not in shared
         ]
-        yield from (_option(each) for each in options)
+        own, others = _divided([_option(each) for each in options], listed)
+        yield from own
+        for name, names in others.items():
+            yield f"- {', '.join(names)}: as for [`{name}`](#duewheel-{name.replace(' ', '-')})"
+        for line in own:
+            listed.setdefault(line, " ".join(path))
         if options:
             yield ""
         yield "```sh"
         yield from EXAMPLES[" ".join(path)]
         yield "```\n"
+
+
+def _divided(lines: list[str], listed: dict[str, str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The lines of a command's own options; and the names of those that another command has
+    LIKE_MIN or more of, by that command.
+    """
+    commands = [listed.get(line) for line in lines]
+    own, others = list[str](), dict[str, list[str]]()
+    for line, command in zip(lines, commands, strict=True):
+        if command is not None and commands.count(command) >= LIKE_MIN:
+            name = line.removeprefix("- ").partition(":")[0].partition(" ")[0].strip("`")
+            others.setdefault(command, []).append(f"`{name}`")
+        else:
+            own.append(line)
+    return own, others
 
 
 def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -305,12 +332,21 @@ def _option(option: click.Option) -> str:
     notes = [
         option.help or "",
         "required" if option.required else "",
-        f"by default {default}" if isinstance(default, int | str) and default is not False else "",
+        f"by default {_shown(default)}" if _is_given(default) else "",
     ]
     if "by default" in notes[0]:
         del notes[2]
     told = "; ".join(filter(None, notes))
     return f"- `{option.opts[0]}{takes}`{': ' if told else ''}{told}"
+
+
+def _is_given(default: object) -> bool:
+    """Whether a default is a value that a person could have given."""
+    return isinstance(default, int | float | str | Path) and default is not False and default != ""
+
+
+def _shown(default: object) -> str:
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _takes(option: click.Option) -> str:

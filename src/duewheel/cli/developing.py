@@ -68,7 +68,7 @@ def demo(
 
 
 @click.command(cls=CommandWithExamples)
-@click.option("--minutes", type=click.FloatRange(0.1, 1440), default=3.0, help="of load")
+@click.option("--minutes", type=click.FloatRange(0.1, 1440), default=3.0, help="length of the load")
 @click.option(
     "--timers",
     type=click.IntRange(100, 1_000_000),

@@ -65,9 +65,9 @@ def _with_part(command: Command) -> Command:
     """
 
     @click.argument("process", type=one_of("ingest", "dequeue"), required=False)
-    @click.option("--target", help="in its place: a target, in all shards")
-    @click.option("--timer-topic", help="in its place: a timer topic, in all shards")
-    @click.option("--tag", help="in its place: timers with this TIMER_TAG, in all shards")
+    @click.option("--target", help="instead of a process: a target, in all shards")
+    @click.option("--timer-topic", help="instead of a process: a timer topic, in all shards")
+    @click.option("--tag", help="instead of a process: timers with this tag")
     @functools.wraps(command)
     def naming(
         process: str | None,

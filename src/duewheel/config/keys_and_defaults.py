@@ -110,7 +110,8 @@ class KafkaSection(Section):
     bootstrap_servers: Servers = ("localhost:9092",)
     """`host:port` of brokers."""
     client: Options = Field(default_factory=dict)
-    """A table of options for kafka-python's clients, under its names (`request_timeout_ms`);
+    """A table of options for kafka-python's producer, consumer and admin client, under its names
+    (`request_timeout_ms`);
     `sasl_plain_password_file` and `ssl_password_file` name files with the secret."""
 
     @property
@@ -161,8 +162,8 @@ class TimerTopic(Section):
     """Whether its messages may be recurring timers (`TIMER_CRON`, `TIMER_EVERY`), which cost for as
     long as they live. Otherwise such a message becomes a dead letter, `recurring_not_allowed`."""
     expires_after: Duration | None = None
-    """A message that is late by more becomes a dead letter, `expired`, in the place of a late
-    delivery; by default none does."""
+    """A message that is late by more becomes a dead letter, `expired`, instead of a late delivery;
+    by default none does."""
     expired: Literal["dead-letter", "drop"] = "dead-letter"
     """Whether a message that has expired becomes a dead letter, or is dropped and only counted."""
     receipts: bool = True
@@ -209,7 +210,8 @@ class TimerSection(Section):
     """The index of a slot's timers: RIP-43's wheel, or RocksDB (docs/scaling.md), which needs the
     extra `rocksdb`. A start with another one builds it from the logs, or from Kafka."""
     slots: Annotated[int, Field(ge=1)] = 2_097_152
-    """Half of the wheel's entries; `roll_window` + `margin` must fit into as many slots."""
+    """Half of the wheel's entries; `roll_window` + `margin` must fit into as many slots. Slots ×
+    `precision_ms` must stay below 2**30 ms, 12.4 days."""
     roll_window: Duration = timedelta(hours=24)
     """A timer that is due later than this after its record rolls: dequeue writes it to its timer
     topic again."""
