@@ -33,6 +33,7 @@ _pa: Any = pa
 _pc: Any = pyarrow.compute
 
 _NO_BYTES = np.zeros(0, np.uint8)
+_TAKE = _pc.get_function("array_take")  # without the detours of Array.take: half its time if small
 
 
 def constants(values: Sequence[bytes]) -> Column:
@@ -95,7 +96,8 @@ EMPTY: pa.LargeBinaryScalar = constant(b"")
 
 def lengths(column: Column) -> Int64:
     """Length of each value in bytes, -1 where null."""
-    size = np.diff(offsets(column))
+    bounds = offsets(column)
+    size: Int64 = bounds[1:] - bounds[:-1]  # np.diff takes ten times as long for a few rows
     if column.null_count:
         size[np.asarray(column.is_null())] = -1
     return size
@@ -110,7 +112,7 @@ def filled(column: Column) -> Column:
 
 def take(column: Column, rows: Int64 | Int32) -> Column:
     """The given rows, in the given order; nulls stay."""
-    picked: Column = column.take(_pa.array(rows))
+    picked: Column = _TAKE.call([column, _pa.array(rows)])
     return picked
 
 

@@ -116,17 +116,11 @@ def why_not(
     refusal = np.array([each.refusal for each in targets], np.int32)[target]
     partitions = np.array([each.partitions for each in targets], np.int32)[target]
     key_required = np.array([each.key_required for each in targets], np.bool_)[target]
-    reason: Int32 = np.select(
-        [
-            refusal != Reason.NONE,
-            (partition >= partitions) | (partition < NO_PARTITION),
-            key_required & keyless,
-            too_large,
-        ],
-        [refusal, Reason.BAD_TARGET_PARTITION, Reason.KEY_REQUIRED, Reason.RECORD_TOO_LARGE],
-        Reason.NONE,
-    ).astype(np.int32)
-    return reason
+    # The last of these that applies to a record counts.
+    reason = np.where(too_large, Reason.RECORD_TOO_LARGE, Reason.NONE).astype(np.int32)
+    reason[key_required & keyless] = Reason.KEY_REQUIRED
+    reason[(partition >= partitions) | (partition < NO_PARTITION)] = Reason.BAD_TARGET_PARTITION
+    return np.where(refusal != Reason.NONE, refusal, reason)
 
 
 def reason_text(reason: Reason, topic: str, target: Target) -> str:

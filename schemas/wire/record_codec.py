@@ -17,6 +17,7 @@ the offset delta and further headers, because they depend on the batch.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ def key_values(key: Column, value: Column) -> Column:
     return join(*framed(key), *framed(value))
 
 
+@functools.cache
 def header_name(name: str) -> pa.LargeBinaryScalar:
     """A header's name, encoded; its framed value follows."""
     return constant(framed_bytes(name.encode()))

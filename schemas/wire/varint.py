@@ -52,11 +52,11 @@ def varints(n: Int64) -> Column:
     """The varints of a column of numbers ≥ −1. Small numbers come from a table; the larger ones are
     encoded by width and appended to it.
     """
-    assert int(n.min(initial=0)) >= -1, "lengths and counts are never below -1"
-    large = np.flatnonzero(n >= _SMALL)
-    if len(large) == 0:
-        return take(_table(), n + 1)
     where = n + 1
+    assert int(where.min(initial=0)) >= 0, "lengths and counts are never below -1"
+    if int(where.max(initial=0)) <= _SMALL:
+        return take(_table(), where)
+    large = np.flatnonzero(n >= _SMALL)
     where[large] = _SMALL + 1 + np.arange(len(large))
     return take(concat([_table(), _encode(n[large])]), where)
 
