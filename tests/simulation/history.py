@@ -11,7 +11,7 @@ Timers are counted by their origin; each copy leaves the wheel once: delivered, 
                  of the same slot
     5 memory     a transaction larger than a chunk may be
     6 delayed    parked though its target takes writes; written to one that takes none; spread
-                 or dead-lettered for a slot that cannot be hot (hot_slot_judge.py)
+                 or dead-lettered for a slot that cannot be hot (policies/)
     7 floor      the floor, or the progress, moves back; a closed slot takes a row
     8 cancelled  leaves, though a request that it matches is settled
     9 answers    not one to each request, in order, and true (cancel_judge.py)
@@ -34,17 +34,18 @@ from typing import Protocol
 import numpy as np
 from tests.simulation.cancel_judge import CancelJudge
 from tests.simulation.chains import Chains
-from tests.simulation.hot_slot_judge import HotSlotJudge
+from tests.simulation.policies.judge import Leaving, Taken
+from tests.simulation.policies.parking import waits_of
+from tests.simulation.policies.table import Judges
 from tests.simulation.settings import Settings
-from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
+from tests.simulation.timers import DEAD, TARGETS, TOPIC, Copy, Timer
 
+from duewheel.checkpoints.pauses import PausedTimers
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
 from duewheel.clock import Clock
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import lengths
-from duewheel.wheel.dequeue.requeue import Waits
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.policies.expiry import Expiry
 from duewheel.wheel.slots import WheelConfig
 
 
@@ -54,11 +55,6 @@ class Violation:
 
     invariant: str
     detail: str
-
-
-def waits_of(wheel: WheelConfig) -> Waits:
-    """How long parked timers wait here: some slots."""
-    return wheel.precision_ms, 3 * wheel.precision_ms, 5 * wheel.precision_ms
 
 
 class Committed(Protocol):
@@ -71,6 +67,7 @@ class Committed(Protocol):
         parked_ms: from which its parked timers wait.
         down: target partitions that took no writes then.
         absent: topics that did not exist then.
+        paused: what was paused then.
         sent: what it has written to the timer topic.
     """
 
@@ -80,6 +77,7 @@ class Committed(Protocol):
     parked_ms: int
     down: frozenset[tuple[str, int]]
     absent: frozenset[str]
+    paused: PausedTimers
 
     @property
     def sent(self) -> Sequence[Sent]: ...
@@ -126,9 +124,7 @@ class History:
         self._left: dict[int, list[tuple[int, int]]] = {}
         self._progress: dict[int, Progress] = {}  # by shard
         self.shards = 1
-        limits_ms = [p.after_ms[TOPIC] for p in config.policies if isinstance(p, Expiry)]
-        self._expires_ms = limits_ms[0] if limits_ms else None
-        self._hot = HotSlotJudge(config.policies, wheel.precision_ms, self.violated)
+        self._policies = Judges(config.policies, wheel, self.violated, self.counts)
         replies = config.reply_topic is not None
         self.chains = Chains(self.violated)
         self.cancels = CancelJudge(self.violated, self.counts, self.newest, replies=replies)
@@ -261,12 +257,20 @@ class History:
     ) -> None:
         columns = Columns(found, self.chains.names(found))
         beside = self.chains.with_firings(columns.source)
-        pairs = zip(columns.policy, columns.source, strict=True)
-        excess = [policy == "hot_slot" for policy, name in pairs if name not in beside]
-        whole = not self.cancels.asked and not self.chains.any
-        self._hot.begin(before, after, excess, whole=whole)
-        if any(name in self.chains for name in columns.source):
-            self._hot.forget_places()
+        taken = Taken(
+            before,
+            after,
+            rows=sum(name not in beside for name in columns.source),
+            whole=not self.cancels.asked and not self.chains.any,
+            in_order=not any(name in self.chains for name in columns.source),
+            closable_ms=done.closable_ms,
+            parked_ms=done.parked_ms,
+            down=done.down,
+            absent=done.absent,
+            paused=done.paused,
+        )
+        self._policies.begins(taken)
+        left: dict[bytes, Leaving | None] = {}
         self.chains.begin()
         for row, name in enumerate(columns.source):
             if name in self.chains:
@@ -275,13 +279,14 @@ class History:
                     continue
             elif b"!" in name and name not in self.pending:
                 self._fire(name)
-            self._leave(row, columns, done)
+            left[name] = self._leave(row, columns, done)
         for name in self.chains.ended():
             self.cancels.leaves(self.pending.pop(name), sent_back=False)
             self.counts["recurring ended"] += 1
         for copy in copies:
-            if copy.retries and columns.held_ms(copy.timer.source) in {None, NEVER}:
-                self._judge_waiting(copy, done.parked_ms)
+            row_left = left.get(copy.timer.source)
+            if copy.retries and row_left is not None:
+                self._policies.copied(row_left, copy)
             self._take(copy)
 
     def _fire(self, name: bytes) -> None:
@@ -304,26 +309,15 @@ class History:
         if not headers.startswith(own):
             self.violated("bytes", f"a copy of {name.decode()} begins with {headers[: len(own)]!r}")
 
-    def _judge_waiting(self, copy: Copy, parked_ms: int) -> None:
-        """From the first wait, doubled at first, then a tenth longer; less a quarter at most."""
-        longest_ms, doubled_ms, last_ms = self.waits_ms
-        for _ in range(copy.retries - 1):
-            longer_ms = min(2 * longest_ms, doubled_ms)
-            longest_ms = longer_ms if longest_ms < doubled_ms else longest_ms * 11 // 10
-        longest_ms = min(longest_ms, last_ms) + 1  # each step above was rounded
-        waits_ms = copy.not_before_ms - parked_ms
-        if not 3 * longest_ms // 4 < waits_ms <= longest_ms:
-            self.violated("bytes", f"copy {copy.offset} waits {waits_ms} ms, not {longest_ms}")
-
-    def _leave(self, row: int, found: Columns, done: Committed) -> None:
+    def _leave(self, row: int, found: Columns, done: Committed) -> Leaving | None:
         source = found.source[row]
         timer = self.pending.get(source)
-        sent_back, excess = found.rolled[row], found.excess[row]
+        sent_back, policy = found.rolled[row], found.policy[row]
         self.say(f"  {'leaves again' if sent_back else 'delivered'} {source.decode()}")
         if timer is None:
             known = source in self._newest
             self.violated("3 doubled" if known else "bytes", f"{source.decode()} is not pending")
-            return
+            return None
         timer = self.settings.judged(timer)
         is_letter = timer.rejected or found.until_ms[row] == NEVER
         if not timer.rejected:
@@ -335,22 +329,24 @@ class History:
             self.violated("3 doubled", f"copy {copy.offset} of {source.decode()} has left before")
         left.append((copy.offset, copy.slot(self.settings.wheel(copy))))
         rolls = copy.rolled(self.settings.wheel(copy))
-        natural = copy.slot(self.settings.wheel(copy))
-        expired = found.policy[row] == "expired"
-        if expired:
-            self._hot.expires(copy)
-            self._judge_expiry(timer, done, until_ms=found.until_ms[row])
-        else:
-            wait = found.until_ms[row], self.settings.window_ms(timer.partition)
-            self._hot.leaves(row, copy, natural, *wait, rolls=rolls, sent_back=sent_back)
-        if is_letter or not excess:
-            self._judge_fate(timer, done, is_letter=is_letter, sent_back=sent_back, rolls=rolls)
+        leaving = Leaving(
+            row,
+            copy,
+            copy.slot(self.settings.wheel(copy)),
+            policy,
+            found.until_ms[row],
+            self.settings.window_ms(timer.partition),
+            rolls=rolls,
+            sent_back=sent_back,
+        )
+        self._policies.leaves(leaving)
         if sent_back:
-            why = "letters kept" if is_letter else "spread" if excess else "parked"
+            postponed = f"postponed: {policy}" if policy else "parked"
+            why = "letters kept" if is_letter else postponed
             self.counts["rolled" if rolls else why] += 1
         else:
             del self.pending[source]
-            policy, how = found.policy[row], "rejected" if timer.rejected else "delivered"
+            how = "rejected" if timer.rejected else "delivered"
             self.counts[policy.replace("_", " ") or how] += 1
             for listener in self.listeners:
                 listener(timer, found.headers[row])
@@ -361,28 +357,7 @@ class History:
         difference = found.difference(row, copy)
         if difference:
             self.violated("bytes", f"{source.decode()}: {difference}")
-
-    def _judge_expiry(self, timer: Timer, done: Committed, *, until_ms: int) -> None:
-        late_ms, limit_ms = done.closable_ms - timer.due_ms, self._expires_ms
-        if timer.expires_ms is not None:
-            limit_ms = min(timer.expires_ms - timer.due_ms, limit_ms or NEVER)
-            self.counts["expired by its header"] += 1
-        if timer.rejected or limit_ms is None or late_ms <= limit_ms or until_ms != NEVER:
-            self.violated("1 early", f"{timer.source!r} expired at {late_ms} of {limit_ms} ms")
-
-    def _judge_fate(
-        self, timer: Timer, done: Committed, *, is_letter: bool, sent_back: bool, rolls: bool
-    ) -> None:
-        name, is_down = timer.source.decode(), timer.target_partitions <= done.down
-        if is_letter:
-            numbers = {(TARGETS[DEAD], number) for number in range(TARGET_PARTITIONS)}
-            is_down = TARGETS[DEAD] in done.absent or numbers <= done.down
-        if rolls and not sent_back:
-            self.violated("bytes", f"{name} is not rolled")
-        elif sent_back and not rolls and not is_down:
-            self.violated("6 held up", f"{name} is parked, its target takes writes")
-        elif not sent_back and is_down:
-            self.violated("6 held up", f"{name} goes to what takes no writes")
+        return leaving
 
     def _advance(self, before: Progress | None, progress: Progress) -> None:
         self._progress[progress.shard] = progress
@@ -442,7 +417,7 @@ class History:
             self.pending.pop(source, None)
         self.counts["timers lost"] += len(lost)
         self._left[number] = [each for each in self._left.get(number, []) if each[0] < end]
-        self._hot.forget(lost)
+        self._policies.forget(lost)
         self.cancels.cut(number, end, taken, lost)
 
     def _known(self, number: int) -> list[Timer]:
@@ -496,11 +471,6 @@ class Columns:
         for name in ("timer_id", "key_value", "headers"):
             self._columns[name] = getattr(deliveries, name).to_pylist()
         self.headers = _texts(deliveries.headers.to_pylist())
-
-    def held_ms(self, source: bytes) -> int | None:
-        """Until when the row of this timer is held back; None if it is not in excess."""
-        row = self.source.index(source)
-        return self.until_ms[row] if self.excess[row] else None
 
     def difference(self, row: int, copy: Copy) -> str:
         """How a row differs from what it must be; "" if it does not."""

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import product
 from typing import NoReturn
 
 from tests.simulation.clocks import WorldClock
 from tests.simulation.history import History
 from tests.simulation.record_log import ABORTING, NO_PRODUCER, Entry, answer
-from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy, Timer
+from tests.simulation.timers import Copy, Timer
 
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.errors import KafkaUnavailable
@@ -166,6 +165,7 @@ class Transaction:
     parked_ms: int
     down: frozenset[tuple[str, int]]
     absent: frozenset[str]
+    paused: PausedTimers
     offsets: dict[int, list[int]] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     held: list[Sent] = field(default_factory=list)
@@ -270,12 +270,6 @@ class Kafka:
     def parked_ms(self) -> int:
         """From when the shard lets parked timers wait: the host's clock, but not far ahead."""
         return min(self.clock.now_ms(), self.clock.true_ms + _AHEAD_MAX_MS)
-
-    @property
-    def closed_by_pause(self) -> frozenset[tuple[str, int]]:
-        """The partitions of targets that get no timer because of a pause."""
-        names = TARGETS[:DEAD] if TOPIC in self.paused.timer_topics else self.paused.targets
-        return frozenset(product(names, range(TARGET_PARTITIONS)))
 
     def require_there(self) -> None:
         """Fail a call while the cluster is away."""

@@ -20,6 +20,7 @@ from tests.simulation.forgers import Forgers
 from tests.simulation.history import Violation
 from tests.simulation.host import Chances, Host, Setup
 from tests.simulation.kafka_model import Partition
+from tests.simulation.policies import table as policies
 from tests.simulation.refusals import Refusals
 from tests.simulation.requests import NOTHING, Requests
 from tests.simulation.resharding import Resharding, happens
@@ -29,14 +30,10 @@ from tests.simulation.shard_model import FATES, Shard
 from tests.simulation.sources import Sources
 from tests.simulation.spark_model import CHECKPOINT
 from tests.simulation.stages import InTurn, Settled, in_threads
-from tests.simulation.timers import TOPIC
 from tests.simulation.world import World
 
 from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.policies.expiry import Expiry
-from duewheel.wheel.policies.hot_slots import Action, HotSlots
-from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
 
 PRECISIONS_MS = (1_000, 600_000, 1_800_000)
@@ -52,7 +49,6 @@ INGEST_STORES = (
 DEQUEUE_STORES = ("page", "page", "name", "sync", "unlink")
 DURABLE_STORES = ("sync", "name")
 CALM_TURNS_MAX = 400
-EXPIRES = 0.2  # the share of seeds whose timers expire
 
 LOSSES = {"power between steps", "disk lost", "backup restored", "file lost"}
 # Behind these, and behind each hour that goes, copies may be in flight that no log shows: requests
@@ -118,8 +114,8 @@ class Schedule:
         sees = Random(f"sees {seed}").random() < 0.3
         if sees:
             self.chance |= dict.fromkeys(BLINDING, 0.0)
-        setup = _setup(self.rng, PRECISIONS_MS[:1] if sees else PRECISIONS_MS)
-        setup = _with_expiry(seed, _with_cancels(seed, setup))
+        setup = _setup(seed, self.rng, PRECISIONS_MS[:1] if sees else PRECISIONS_MS)
+        setup = _with_cancels(seed, setup)
         is_dealt = happens(seed)
         if is_dealt:
             setup = replace(setup, partitions=max(2, setup.partitions))
@@ -136,7 +132,7 @@ class Schedule:
         # Of an id with more timers a batch may overlook the one that is pending.
         self.host.history.cancels.keeps.whole = setup.cancel_limits.rows_max >= 1 << 10
         self._resharding = Resharding(seed, self.host, lambda: self._happens("kill"), self._write)
-        letters = not self._requests.any and not _forbids(setup.config.policies)
+        letters = not self._requests.any and policies.letters_wait(setup.config.policies)
         self._refusals = Refusals(seed, self.host.kafka, letters=letters)
         self._forgers = Forgers(seed, self.host.keys)
         self._backup: dict[str, bytes | None] = {}
@@ -487,17 +483,7 @@ def _with_cancels(seed: int, setup: Setup) -> Setup:
     return replace(setup, config=config, cancel_limits=limits)
 
 
-def _with_expiry(seed: int, setup: Setup) -> Setup:
-    """In some seeds timers expire, after a lateness of a few slots or of many."""
-    rng = Random(f"expiry of {seed}")
-    if rng.random() >= EXPIRES:
-        return setup
-    expiry = Expiry({TOPIC: rng.choice((2, 10, 40)) * setup.wheel.precision_ms})
-    policies = (*setup.config.policies, expiry)
-    return replace(setup, config=replace(setup.config, policies=policies))
-
-
-def _setup(rng: Random, precisions_ms: Sequence[int]) -> Setup:
+def _setup(seed: int, rng: Random, precisions_ms: Sequence[int]) -> Setup:
     p = rng.choice(precisions_ms)
     window, margin = rng.randint(4, 12), rng.randint(0, 3)
     wheel = WheelConfig(p, window + margin + rng.randint(0, 4), window * p, margin * p)
@@ -509,17 +495,6 @@ def _setup(rng: Random, precisions_ms: Sequence[int]) -> Setup:
         chunk_bytes=rng.choice((200, 1_000, 1 << 20)),
         progress_interval_ms=rng.choice((5_000, 2 * p, 10 * p)),
         clock_skew_max_ms=rng.choice((1_000, p // 2, 2 * p)),
-        policies=_policies(rng, p, window * p),
+        policies=policies.drawn(seed, wheel),
     )
     return Setup(wheel, config, rng.randint(1, 3), rng.choice((1, 3, 8, 30)))
-
-
-def _policies(rng: Random, precision_ms: int, window_ms: int) -> tuple[HotSlots, ...]:
-    actions: tuple[Action | None, ...] = (None, "spread", "dead-letter", "spread")
-    action, limit = rng.choice(actions), rng.choice((1, 3, 5))
-    spread_ms = rng.choice((0, precision_ms // 2, 2 * precision_ms, window_ms - precision_ms))
-    return () if action is None else (HotSlots(action, limit, spread_ms),)
-
-
-def _forbids(policies: Sequence[Policy]) -> bool:
-    return any(isinstance(policy, HotSlots) and policy.action != "spread" for policy in policies)

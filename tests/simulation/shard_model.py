@@ -131,6 +131,7 @@ class Shard:
             kafka.parked_ms,
             down,
             kafka.absent,
+            kafka.paused,
         )
         for each in sent:
             self._write(begun, each)
@@ -160,7 +161,7 @@ class Shard:
         if names.NOT_BEFORE_MS not in said:
             return Copy(timer, offset, now_ms, newest.rolls + 1, added=_added(timer, headers))
         not_before_ms = int(said[names.NOT_BEFORE_MS])
-        counts = newest.rolls, not_before_ms, newest.retries + 1
+        counts = newest.rolls, not_before_ms, int(said[names.RETRIES])
         if names.LETTER in said and not timer.rejected:
             timer = as_letter(timer, headers)
         return Copy(timer, offset, now_ms, *counts, added=_added(timer, headers))
@@ -288,7 +289,7 @@ class SimulatedPublisher:
             progress = replace(progress, held=self.aside.held)
         if fate == "die before":
             kafka.die()
-        shard.begin(deliveries, progress, self._down | kafka.closed_by_pause, sent, held)
+        shard.begin(deliveries, progress, self._down, sent, held)
         stamp_ms = kafka.clock.true_ms
         if fate == "die open":
             kafka.die()

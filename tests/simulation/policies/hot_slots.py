@@ -10,16 +10,20 @@ The slot that a row leaves is not told with it. What is known:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
 from dataclasses import dataclass
 from itertools import product
+from random import Random
+from typing import ClassVar
 
+from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken, Violated
 from tests.simulation.timers import TOPIC, Copy
 
 from duewheel.checkpoints.progress import Progress, half_rows_by_slot
-from duewheel.schemas.batches import ANY_TIME, NEVER
-from duewheel.wheel.policies.hot_slots import HotSlots
+from duewheel.schemas.batches import NEVER
+from duewheel.wheel.policies.hot_slots import Action, HotSlots
 from duewheel.wheel.policies.policy import Policy
+from duewheel.wheel.slots import WheelConfig
 
 
 @dataclass(frozen=True)
@@ -36,36 +40,42 @@ class _Overtakable:
     below: int
 
 
-class HotSlotJudge:
-    """Hears of each row that leaves, in order."""
+class HotSlotJudge(PolicyJudge):
+    """Judges hot slots."""
+
+    name: ClassVar[str] = HotSlots.name
 
     def __init__(
-        self, policies: Sequence[Policy], precision_ms: int, violated: Callable[[str, str], None]
+        self, policy: Policy | None, wheel: WheelConfig, violated: Violated, counts: Counter[str]
     ) -> None:
-        found = [policy for policy in policies if isinstance(policy, HotSlots)]
-        self._is_limited = bool(found)
-        self._hot = found[0] if found else HotSlots()
-        self._precision_ms = precision_ms
-        self._violated = violated
+        super().__init__(policy, wheel, violated, counts)
+        self._is_limited = isinstance(policy, HotSlots)
+        self._hot = policy if isinstance(policy, HotSlots) else HotSlots()
+        self._precision_ms = wheel.precision_ms
         self._spread: dict[tuple[int, bytes], dict[bytes, _Overtakable]] = {}
         self._slots = range(0)
         self._place: int | None = None
         self._after: Progress | None = None
 
+    @classmethod
+    def drawn(cls, chance: Random, wheel: WheelConfig) -> Policy | None:
+        p = wheel.precision_ms
+        actions: tuple[Action | None, ...] = (None, "spread", "dead-letter", "spread")
+        action, limit = chance.choice(actions), chance.choice((1, 3, 5))
+        spread_ms = chance.choice((0, p // 2, 2 * p, wheel.window_ms - p))
+        return None if action is None else HotSlots(action, limit, spread_ms)
+
+    @classmethod
+    def letters_wait(cls, policy: Policy) -> bool:
+        return isinstance(policy, HotSlots) and policy.action == "spread"
+
     def forget(self, lost: set[bytes]) -> None:
-        """These timers are lost."""
         for spread in self._spread.values():
             for source in lost & spread.keys():
                 del spread[source]
 
-    def begin(
-        self, before: Progress | None, after: Progress, excess: Sequence[bool], *, whole: bool
-    ) -> None:
-        """A transaction that has taken the shard from one progress to the next; `whole`: nobody has
-        cancelled anything, so that every row shows that leaves its slot.
-        """
-        if not self._is_limited and any(excess):
-            self._violated("6 held up", "a row is in excess, though nobody asked")
+    def begins(self, taken: Taken) -> None:
+        before, after, rows = taken.before, taken.after, taken.rows
         self._after = after
         first = before.delivered_slot if before else 0
         self._slots = range(first + 1, after.closed_slot + 1)
@@ -73,59 +83,36 @@ class HotSlotJudge:
         self._place = None
         if place is not None and after.delivered_slot == first:
             out = half_rows_by_slot(after.partitions).get((TOPIC, first + 1), 0)
-            if out < place + len(excess) or (whole and out > place + len(excess)):
-                self._violated("bytes", f"{len(excess)} rows after {place}, and {out} are out")
+            if out < place + rows or (taken.whole and out > place + rows):
+                self._violated("bytes", f"{rows} rows after {place}, and {out} are out")
             # Where cancelled rows lie between them, their places are not known.
-            self._place = place if out == place + len(excess) else None
+            self._place = place if out == place + rows and taken.in_order else None
 
-    def forget_places(self) -> None:
-        """A recurring timer is in the transaction: its rows are not in the slot's order."""
-        self._place = None
-
-    def leaves(
-        self,
-        row: int,
-        copy: Copy,
-        natural: int,
-        until_ms: int,
-        window_ms: int,
-        *,
-        rolls: bool,
-        sent_back: bool,
-    ) -> None:
-        """A row of it.
-
-        Args:
-            row: its number in the transaction.
-            copy: of the timer topic, which leaves.
-            natural: the slot that its record means.
-            until_ms: `not_before_ms` of the delivery.
-            window_ms: the roll window: a longer wait is cut into hops.
-            rolls, sent_back: whether it is to roll; whether it goes to its timer topic again.
-        """
-        timer, excess = copy.timer, until_ms != ANY_TIME
-        is_free = rolls or timer.rejected or copy.retries > 0
+    def leaves(self, row: Leaving) -> None:
+        copy, excess = row.copy, row.policy == self.name
+        timer = copy.timer
+        if not excess and row.policy:
+            if row.until_ms == NEVER and timer.key is not None:  # no later one overtakes it
+                self._spread.get((timer.partition, timer.key), {}).pop(timer.source, None)
+            return
+        is_free = row.rolls or timer.rejected or copy.retries > 0
         if excess and is_free:
             self._violated("6 held up", f"{timer.source!r} can never be in excess")
         if self._place is not None and not is_free:
-            place, limit = self._place + row, self._hot.limit
+            place, limit = self._place + row.number, self._hot.limit
             if excess and place <= limit:
                 self._violated("6 held up", f"place {place} is in excess, the limit is {limit}")
             if not excess and place >= 2 * limit and self._is_limited:
                 self._violated("6 held up", f"place {place} leaves, the limit is {limit}")
-        if until_ms == NEVER and self._hot.action != "dead-letter":
+        if row.until_ms == NEVER and self._hot.action != "dead-letter":
             self._violated("6 held up", f"{timer.source!r} has no dead letter for its hot slot")
-        elif excess and until_ms != NEVER:
-            self._judge_instant(until_ms, window_ms)
-        if not rolls:
-            waits = sent_back and until_ms != NEVER  # a letter that waits is out of the order
-            self._judge_key(copy, natural, excess=excess, sent_back=waits)
-
-    def expires(self, copy: Copy) -> None:
-        """A row that leaves as a dead letter because it is too late: no later one overtakes it."""
-        timer = copy.timer
-        if timer.key is not None:
-            self._spread.get((timer.partition, timer.key), {}).pop(timer.source, None)
+        elif row.postponed:
+            self._judge_instant(row.until_ms, row.window_ms)
+        if not row.rolls:
+            waits = (
+                row.sent_back and row.until_ms != NEVER
+            )  # a letter that waits is out of the order
+            self._judge_key(copy, row.natural, excess=excess, sent_back=waits)
 
     def _judge_instant(self, until_ms: int, window_ms: int) -> None:
         """It must follow from one of the slots that this transaction can have been of; or end the

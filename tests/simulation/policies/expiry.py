@@ -1,0 +1,51 @@
+"""Whether what has expired was late by so much, or later than its own instant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import ClassVar
+
+from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken, Violated
+from tests.simulation.timers import TOPIC
+
+from duewheel.schemas.batches import NEVER
+from duewheel.wheel.policies.expiry import Expiry
+from duewheel.wheel.policies.policy import Policy
+from duewheel.wheel.slots import WheelConfig
+
+_LIKELY = 0.2  # the share of seeds whose timers expire
+
+
+class ExpiryJudge(PolicyJudge):
+    """Judges expiry."""
+
+    name: ClassVar[str] = Expiry.name
+
+    def __init__(
+        self, policy: Policy | None, wheel: WheelConfig, violated: Violated, counts: Counter[str]
+    ) -> None:
+        super().__init__(policy, wheel, violated, counts)
+        self._limit_ms = policy.after_ms[TOPIC] if isinstance(policy, Expiry) else None
+        self._now_ms = 0
+
+    @classmethod
+    def drawn(cls, chance: Random, wheel: WheelConfig) -> Policy | None:
+        """After a lateness of a few slots, or of many."""
+        if chance.random() >= _LIKELY:
+            return None
+        return Expiry({TOPIC: chance.choice((2, 10, 40)) * wheel.precision_ms})
+
+    def begins(self, taken: Taken) -> None:
+        self._now_ms = taken.closable_ms
+
+    def leaves(self, row: Leaving) -> None:
+        if row.policy != self.name:
+            return
+        timer, limit_ms = row.copy.timer, self._limit_ms
+        late_ms = self._now_ms - timer.due_ms
+        if timer.expires_ms is not None:
+            limit_ms = min(timer.expires_ms - timer.due_ms, limit_ms or NEVER)
+            self._counts["expired by its header"] += 1
+        if timer.rejected or limit_ms is None or late_ms <= limit_ms or row.postponed:
+            self._violated("1 early", f"{timer.source!r} expired at {late_ms} of {limit_ms} ms")

@@ -1,0 +1,126 @@
+"""The interface of a policy's judge: one class for each policy, in a file of its own here.
+
+It knows which settings a seed may draw, which rows may leave and which wait, how long, and what the
+copy of a row that waits looks like. `table.py` lists the judges; history.py asks all of them about
+every row, in the order in which the rows leave.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
+
+from tests.simulation.timers import Copy
+
+from duewheel.checkpoints.pauses import PausedTimers
+from duewheel.checkpoints.progress import Progress
+from duewheel.schemas.batches import ANY_TIME, NEVER
+from duewheel.wheel.policies.policy import Policy
+from duewheel.wheel.slots import WheelConfig
+
+Violated = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A transaction of timers, which has taken a shard from one progress to the next.
+
+    Attributes:
+        rows: how many leave their slots in it.
+        whole: nobody has cancelled anything, so every row shows that leaves its slot.
+        in_order: the rows are in the order of their slots; not beside recurring timers.
+        closable_ms: nothing in it was due later.
+        parked_ms: from which its parked timers wait.
+        down: target partitions that took no writes then.
+        absent: topics that did not exist then.
+        paused: what was paused then.
+    """
+
+    before: Progress | None
+    after: Progress
+    rows: int
+    whole: bool
+    in_order: bool
+    closable_ms: int
+    parked_ms: int
+    down: frozenset[tuple[str, int]]
+    absent: frozenset[str]
+    paused: PausedTimers
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A row that leaves the wheel.
+
+    Attributes:
+        number: of the row in its transaction.
+        copy: of the timer topic, which leaves.
+        natural: the slot that its record means.
+        policy: the one that decided about it; "": none.
+        until_ms: before which it does not leave, by that policy.
+        window_ms: the roll window: a longer wait is cut into hops.
+        rolls: whether it is to roll.
+        sent_back: whether it goes to its timer topic again.
+    """
+
+    number: int
+    copy: Copy
+    natural: int
+    policy: str
+    until_ms: int
+    window_ms: int
+    rolls: bool
+    sent_back: bool
+
+    @property
+    def postponed(self) -> bool:
+        """Whether a policy lets it leave later."""
+        return self.until_ms not in {ANY_TIME, NEVER}
+
+    @property
+    def is_letter(self) -> bool:
+        """Whether it is a dead letter, or becomes one by a policy."""
+        return self.copy.timer.rejected or self.until_ms == NEVER
+
+
+class PolicyJudge:
+    """Judges one policy of one run."""
+
+    name: ClassVar[str]  # of the policy
+
+    def __init__(
+        self, policy: Policy | None, wheel: WheelConfig, violated: Violated, counts: Counter[str]
+    ) -> None:
+        """`policy`: as the run has it, None if it has none."""
+        self._violated = violated
+        self._counts = counts
+
+    @classmethod
+    def drawn(cls, chance: Random, wheel: WheelConfig) -> Policy | None:
+        """The policy as a seed has it; None if it has none."""
+        return None
+
+    @classmethod
+    def letters_wait(cls, policy: Policy) -> bool:
+        """Whether the runs of this policy may have no topic of dead letters for a while."""
+        return True
+
+    def begins(self, taken: Taken) -> None:
+        """The rows of this transaction leave next."""
+
+    def leaves(self, row: Leaving) -> None:
+        """A row leaves, whichever policy has decided about it."""
+
+    def copied(self, row: Leaving, copy: Copy) -> None:
+        """A copy of a row that this policy has postponed is in the timer topic: unless the row was
+        parked, too, it has failed no more often than before.
+        """
+        retries = row.copy.retries
+        if copy.retries not in {max(retries, 1), retries + 1}:
+            self._violated("bytes", f"copy {copy.offset} was parked {copy.retries} times")
+
+    def forget(self, lost: set[bytes]) -> None:
+        """The timers with these names are lost."""
