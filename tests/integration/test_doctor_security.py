@@ -161,7 +161,11 @@ def documented(settings: Settings) -> list[tuple[ResourcePattern, str]]:
         ),
         ("`doctor`", "the cluster"): (ResourceType.CLUSTER, {"kafka-cluster"}, exact),
         ("`dlq`", "dead-letter topic"): (topic, {f"{app}.dead-letter"}, exact),
-        ("`cancel`, `serve`", "reply topic"): (topic, {f"{app}.reply"}, exact),
+        ("`cancel`, `reschedule`, `schedule`, `serve`", "reply topic"): (
+            topic,
+            {f"{app}.reply"},
+            exact,
+        ),
         ("`receipts`, `serve`", "receipts topic, whose keys are the ids of delivered timers"): (
             topic,
             {f"{app}.receipts"},
