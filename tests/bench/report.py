@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,28 +92,37 @@ def page(measured: Measured, timelines: Measured) -> str:
         per_s=WARM_PER_S,
         seconds=WARM_S,
     )
-    parts = [text, *(f"![{_title(plot)}]({name})\n" for name, plot in plots(measured).items())]
-    for title, found in sections(measured):
+    drawn = plots(measured)
+    parts = [text, *_shown(drawn, ("table",))]
+    for title, found, names in sections(measured):
         if found:
-            parts += [f"## {title}\n", found, ""]
+            parts += [f"## {title}\n", *_shown(drawn, names), found, ""]
     parts.append(f"## Timelines\n\n{timeline_page.section(timelines, machine(timelines))}")
     return "\n".join(parts).rstrip() + "\n"
 
 
-def sections(measured: Measured) -> Iterator[tuple[str, str]]:
-    """The tables behind the plots: titles and text; empty of what was not measured."""
+def sections(measured: Measured) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Titles, tables and the names of plots; a table is empty of what was not measured."""
     if measured.figures:
-        yield "Lateness of a steady stream", tables.latenesses(measured)
+        yield "Lateness of a steady stream", tables.latenesses(measured), ("lateness",)
         pending = tables.by_size(measured, "pending: ", tables.BY_PENDING)
-        yield "Beside pending timers", pending and f"{BESIDE_PENDING}\n{pending}"
+        text = pending and f"{BESIDE_PENDING}\n{pending}"
+        yield "Beside pending timers", text, ("pending", "pending-rate")
         targets = tables.by_size(measured, "target partitions: ", tables.BY_PARTITIONS)
-        yield "By target partitions", targets and f"{BY_TARGET}\n{targets}"
-        yield "Single workloads", tables.single(measured)
+        text = targets and f"{BY_TARGET}\n{targets}"
+        yield "By target partitions", text, ("partitions", "partitions-rate")
+        yield "Single workloads", tables.single(measured), ()
         engine = tables.engine(measured)
-        yield "Stages alone", engine and f"{ENGINE}\n{engine}"
-        yield "Lost, repeated, early", tables.correctness(measured)
-        yield "Processor time", tables.by_part(measured, "processor time of ")
-        yield "Anonymous memory at most", tables.by_part(measured, "anonymous memory of ")
+        yield "Stages alone", engine and f"{ENGINE}\n{engine}", ()
+        yield "Lost, repeated, early", tables.correctness(measured), ()
+        yield "Processor time", tables.by_part(measured, "processor time of "), ()
+        yield "Anonymous memory at most", tables.by_part(measured, "anonymous memory of "), ()
+
+
+def _shown(drawn: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """The plots of these names, as far as they exist."""
+    files = [f"benchmarks-{name}.svg" for name in names]
+    return [f"![{_title(drawn[file])}]({file})\n" for file in files if file in drawn]
 
 
 def _title(plot: str) -> str:
@@ -137,9 +146,19 @@ def machine(measured: Measured) -> str:
     if len(sentences) == 1:
         return f"{next(iter(sentences.values()))}."
     lines = [
-        f"- {sentences[run]}; it has: {'; '.join(workloads[run])}." for run in sorted(sentences)
+        f"- {sentences[run]}; it has: {'; '.join(_groups(workloads, run))}."
+        for run in sorted(sentences)
     ]
     return "\n".join(lines) or "No run is recorded."
+
+
+def _groups(workloads: Mapping[str, Mapping[str, None]], run: str) -> Mapping[str, None]:
+    """The workloads of a run: `pending: 1,000` as `pending`, where no other run has such ones."""
+    elsewhere = {
+        name.partition(":")[0] for each in workloads if each != run for name in workloads[each]
+    }
+    heads = [(name, name.partition(":")[0]) for name in workloads[run]]
+    return dict.fromkeys(name if head in elsewhere else head for name, head in heads)
 
 
 def record(run: Path) -> None:
