@@ -40,7 +40,7 @@ public class Reminder {
                     header("TIMER_DELIVER_MS", Instant.now().plusSeconds(2).toEpochMilli()));
             producer.send(record(timers, "order-43", "pay now", atTwo)).get();
 
-            readFromTheEnd(replies, replyTopic); // before the cancel: its reply lies behind
+            readFromTheEnd(replies, replyTopic); // before the cancel: its reply comes later
             // With the timer's key, so in its partition, where ids count.
             var cancel = List.of(header("TIMER_DEL_UNIQKEY", "reminder-42"));
             var sent = producer.send(record(timers, "order-42", null, cancel)).get();
