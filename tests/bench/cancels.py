@@ -2,8 +2,8 @@
 
 lookup   an engine alone, with `--pending` timers over 24 hours: how long a batch of 1,000
          cancels takes, and one of 100,000, each for pending timers; a batch of timers between
-         any two of them, and one beside them without cancels. The first batch with cancels
-         builds the index of ids
+         any two of them, and one beside them without cancels. The first batches with cancels
+         build the index of ids
 memory   dequeue in a process of its own, while this one takes pairs of a timer and its cancel
          as ingest does: anonymous memory at rest and at most, and of this process, too
 """
@@ -167,7 +167,7 @@ def measure_lookups(recorder: Recorder, pending: int) -> None:
         bench = Lookups(Path(name) / "data")
         for _ in range(0, pending, BATCH):
             bench.place(BATCH)
-        add("first batch with 1,000 cancels: builds the index", bench.cancel(1_000))
+        add("first batch with 1,000 cancels: begins the index", bench.cancel(1_000))
         for _ in range(TURNS):
             add(f"batch of {TIMERS_BETWEEN:,} timers", bench.place(TIMERS_BETWEEN))
             add(f"batch of 1,000 cancels, {TIMERS_BETWEEN:,} timers behind", bench.cancel(1_000))

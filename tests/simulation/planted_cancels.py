@@ -236,6 +236,15 @@ CANCELS = {
         test="unit/wheel/append/test_id_index.py::"
         "test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled",
     ),
+    "cancel-not-added": Planted(
+        "9",
+        "a timer that the index of ids does not have yet is found by no cancel",
+        INDEX,
+        "[*self._runs, *self._scanned(wanted.hashes, commit)]",
+        "[*self._runs]",
+        test="unit/wheel/append/test_id_index.py::"
+        "test_a_lookup_adds_a_bounded_part_of_many_records",
+    ),
     "cancel-known-of-others": Planted(
         "9",
         "the first offsets of timers are mixed up where one is settled",

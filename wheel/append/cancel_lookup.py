@@ -194,6 +194,7 @@ class CancelLookup:
         then has only those in memory that a cancel matches.
         """
         unread = replace(wanted, below=np.zeros_like(wanted.below), named=_NONE, with_settled=_NONE)
+        self._index.add_all(commit)
         is_whole = False
         while not is_whole:
             looked_up = self._index.find(unread, commit, whole=False)

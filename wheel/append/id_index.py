@@ -7,11 +7,13 @@ place, and the first offset of its timer, once a lookup has read it.
     DELIVERED  it is out for long; it decides only about a cancel of one timer, or a chase
     CANCELLED  the same; a later cancel never depends on it
 
-A batch with cancels adds all records that were appended to the logs since the last such batch, as
-one more run. So batches without cancels cost nothing, and a start reads nothing. Runs of similar
-size are merged, so there are few; large ones are files without a name in the data directory, which
-take page cache and no memory. The caller reads each result from the log; records of expired hours
-are skipped, and dropped when their run is merged.
+A batch with cancels adds records that were appended to the logs since the last such batch, as one
+more run. So batches without cancels cost nothing, and a start reads nothing. Of very many records,
+as after a start, it adds a part, and scans the hash columns of the others for its ids, in a
+thirtieth of the time: else one cancel would delay the timers of all others by the whole build. Runs
+of similar size are merged, so there are few; large ones are files without a name in the data
+directory, which take page cache and no memory. The caller reads each result from the log; records
+of expired hours are skipped, and dropped when their run is merged.
 
 One id may have any number of records. A lookup returns `rows_max` live ones at most, and as many
 others. Timer topics have equal parts, and share again the rows that some leave unused; in a topic
@@ -22,8 +24,8 @@ nothing out of later lookups, and `note` lets them skip those that no cancel mat
 are repeated end. So an id with millions of records, and any number of ids with some, cost the
 cancels of other topics a bounded number of messages per batch.
 
-Without room on the disk the hash columns of the logs are scanned: 50 to 100 million records a
-second; then every record is live.
+A scan reads 50 to 100 million records a second. To it every record is live, and a lookup forgets
+which of these it has noted or settled. Without room on the disk all records are scanned.
 
 Not thread-safe.
 """
@@ -31,6 +33,7 @@ Not thread-safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +62,9 @@ log = structlog.get_logger(__name__)
 ROWS_MAX = 1 << 16
 SETTLED_MAX = 1 << 10
 
+# A batch adds a 32nd of the new records, in about the time of their scan, and at least so many:
+# more than a batch of ingest has by default, or new ones would come faster than they are added.
+_ADDED_PART_BITS, _ADDED_BLOCKS_MIN = 5, 2
 _TABLE_BITS = (16, 24)  # fewest and most
 _BITS_PER_HASH = 8
 _LOW = np.dtype(">u4")  # the last bytes of a record: the lower bits of the hash
@@ -107,49 +113,62 @@ class IdIndex:
         self._directory = directory
         self._runs: list[Run] = []  # sizes fall by at least half
         self._added: dict[int, int] = {}  # number of indexed records, by hour
-        self._last_rows: list[Int64] = []  # live rows of each run in the last result
+        # Live rows of the last result, with their runs.
+        self._last: list[tuple[Run, Int64]] = []
         self._chance = np.random.default_rng(0)  # the same places for the same lookups
 
     def find(self, wanted: WantedTimers, commit: Commit, *, whole: bool) -> LookedUp:
         """Finds the log records of timers that may match. `whole`: live records are returned
-        without a limit.
+        without a limit, and all are added before.
 
         Raises:
             CorruptFile: a log is shorter than it must be.
         """
         try:
-            self._add_new(commit)
+            self._add_new(commit, whole=whole)
+            runs = [*self._runs, *self._scanned(wanted.hashes, commit)]
         except OSError as error:
             log.warning("no room for the index of ids: logs are scanned", reason=str(error))
             self.close()
-            return LookedUp(dict(self._scan(wanted.hashes, commit)), _NONE, _NONE, _NONE)
+            found = (address for _, address in self._scan(wanted.hashes, commit))
+            positions = self._by_hour(np.concatenate([_NONE, *found]))
+            return LookedUp(positions, _NONE, _NONE, _NONE)
+        return self._find(wanted, runs, whole=whole)
+
+    def add_all(self, commit: Commit) -> None:
+        """Adds all records, for lookups that are repeated until nothing is left to note."""
+        with suppress(OSError):  # `find` says so
+            self._add_new(commit, whole=True)
+
+    def _find(self, wanted: WantedTimers, runs: list[Run], *, whole: bool) -> LookedUp:
         hashes, topic = wanted.hashes, wanted.topic
         delivered, cancelled = (
-            _Selected([run.bounds(hashes, kind) for run in self._runs], len(hashes))
+            _Selected([run.bounds(hashes, kind) for run in runs], len(hashes))
             for kind in (DELIVERED, CANCELLED)
         )
         # Of live rows the numbers among those of their run that may match.
-        bounds = [run.bounds(hashes, LIVE) for run in self._runs]
+        bounds = [run.bounds(hashes, LIVE) for run in runs]
         ends = [
             np.cumsum(_count_matching(run, of_run, wanted))
-            for run, of_run in zip(self._runs, bounds, strict=True)
+            for run, of_run in zip(runs, bounds, strict=True)
         ]
         live = _Selected([(np.append(0, end[:-1]), end) for end in ends], len(hashes))
         taken = live.count if whole else _within(live.count, topic, self._rows_max)
         place = np.maximum(2 * self._chance.random(len(hashes)) - 1, 0)
         newer = (place * (live.count - taken + 1)).astype(np.int64)
-        self._last_rows = [
+        last_rows = [
             _matching_at(run, of_run, wanted, at)
-            for run, of_run, at in zip(self._runs, bounds, live.last(taken, newer), strict=True)
+            for run, of_run, at in zip(runs, bounds, live.last(taken, newer), strict=True)
         ]
+        self._last = list(zip(runs, last_rows, strict=True))
         settled_count = delivered.count + cancelled.count
         seen = np.minimum(settled_count, self._settled_max) * np.isin(hashes, wanted.with_settled)
         seen = _within(seen, topic, max(self._rows_max, self._settled_max))
         settled = [delivered.last(seen), cancelled.last(np.maximum(seen - delivered.count, 0))]
         addresses = [
             run.addresses[rows]
-            for found in (self._last_rows, *settled)
-            for run, rows in zip(self._runs, found, strict=True)
+            for found in (last_rows, *settled)
+            for run, rows in zip(runs, found, strict=True)
         ]
         # They would fill `rows_max` until their runs are merged.
         self._settle_where(lambda address: address >> HOUR_BITS < self._gc_hour, CANCELLED)
@@ -166,7 +185,7 @@ class IdIndex:
         """
         addresses = hour << HOUR_BITS | position // RECORD_BYTES
         order = np.argsort(addresses)
-        for run, rows in zip(self._runs, self._last_rows, strict=True):
+        for run, rows in self._last:
             place, is_read = index_among(run.addresses[rows], addresses[order])
             # A forged one may be negative, which would be NOT_READ again.
             offsets = np.maximum(first_offset[order[place[is_read]]], 0)
@@ -179,14 +198,13 @@ class IdIndex:
 
     def _settle_where(self, is_over: Callable[[Int64], Bool], kind: int) -> None:
         """Settles the last returned live records whose addresses are over."""
-        for number, run in enumerate(self._runs):
-            rows = self._last_rows[number]
+        for number, (run, rows) in enumerate(self._last):
             over = is_over(run.addresses[rows])
             if over.any():
-                self._last_rows[number] = run.settle(rows, over, kind)
+                self._last[number] = run, run.settle(rows, over, kind)
 
     def close(self) -> None:
-        self._runs, self._added, self._last_rows = [], {}, []
+        self._runs, self._added, self._last = [], {}, []
 
     def _by_hour(self, addresses: Int64) -> dict[int, Int64]:
         address = np.sort(addresses[addresses >> HOUR_BITS >= self._gc_hour])
@@ -200,9 +218,56 @@ class IdIndex:
     def _gc_hour(self) -> int:
         return self._directory.state.live.gc_hour
 
-    def _add_new(self, commit: Commit) -> None:
-        """Adds the records that were appended since."""
-        self._last_rows = []
+    def _add_new(self, commit: Commit, *, whole: bool) -> None:
+        """Adds records that were appended since; of very many, unless `whole`, a part."""
+        self._last = []
+        new = sum(end - first for _, first, end in self._new_ranges(commit))
+        part = max(new >> _ADDED_PART_BITS, _ADDED_BLOCKS_MIN * ROWS_AT_ONCE)
+        left = new if whole else part
+        for hour, first, records in self._new_records(commit):
+            self._runs.append(
+                self._run(lookup_hash_of(records["reserved"]), _addresses(hour, first, records))
+            )
+            self._added[hour] = first + len(records)
+            self._merge(self._runs)
+            left -= len(records)
+            if left <= 0:
+                return
+
+    def _scanned(self, hashes: Int64, commit: Commit) -> list[Run]:
+        """Returns the records with these hashes that are not added, as runs for one lookup."""
+        runs: list[Run] = []
+        for found in self._scan(hashes, commit):
+            runs.append(self._run(*found))
+            self._merge(runs)
+        return runs
+
+    def _scan(self, hashes: Int64, commit: Commit) -> Iterator[tuple[Int64, Int64]]:
+        """Yields the hashes and addresses of the records with these hashes that are not added."""
+        table = _lower_bits(hashes)
+        for hour, first, records in self._new_records(commit):
+            rows, hash_of = _with_hashes(records, hashes, table)
+            if len(rows):
+                yield hash_of, _addresses(hour, first, records)[rows]
+
+    def _run(self, hashes: Int64, addresses: Int64) -> Run:
+        order = np.argsort(hashes, kind="stable")
+        run = Run(self._directory.fs, self._directory.path, len(order))
+        run.put_new(hashes[order], addresses[order])
+        return run
+
+    def _merge(self, runs: list[Run]) -> None:
+        """Merges the last two runs until each run has less than half the rows of the one before."""
+        while len(runs) > 1 and 2 * len(runs[-1]) > len(runs[-2]):
+            older, newer = runs[-2:]
+            run = Run(self._directory.fs, self._directory.path, len(older) + len(newer))
+            for rows in merged(older, newer):
+                kept = rows[ADDRESS] >> HOUR_BITS >= self._gc_hour
+                run.put(rows if kept.all() else rows[:, kept])
+            runs[-2:] = [run]
+
+    def _new_records(self, commit: Commit) -> Iterator[tuple[int, int, Records]]:
+        """Yields neighbouring records outside the index: hour, number of the first, records."""
         for hour, first, end in self._new_ranges(commit):
             try:
                 view = self._directory.log.view(hour, end * RECORD_BYTES)
@@ -210,23 +275,7 @@ class IdIndex:
                 if hour >= self._gc_hour:
                     raise
                 continue
-            hashes = lookup_hash_of(view["reserved"][first:end])
-            order = np.argsort(hashes, kind="stable")
-            run = Run(self._directory.fs, self._directory.path, end - first)
-            run.put_new(hashes[order], hour << HOUR_BITS | (first + order))
-            self._runs.append(run)
-            self._added[hour] = end
-            self._merge()
-
-    def _merge(self) -> None:
-        """Merges the last two runs until each run has less than half the rows of the one before."""
-        while len(self._runs) > 1 and 2 * len(self._runs[-1]) > len(self._runs[-2]):
-            older, newer = self._runs[-2:]
-            run = Run(self._directory.fs, self._directory.path, len(older) + len(newer))
-            for rows in merged(older, newer):
-                kept = rows[ADDRESS] >> HOUR_BITS >= self._gc_hour
-                run.put(rows if kept.all() else rows[:, kept])
-            self._runs[-2:] = [run]
+            yield hour, first, view[first:end]
 
     def _new_ranges(self, commit: Commit) -> Iterator[tuple[int, int, int]]:
         """Yields records outside the index: hour, first and end, a bounded number at once."""
@@ -235,21 +284,6 @@ class IdIndex:
             for first in range(self._added.get(hour, 0), records, ROWS_AT_ONCE):
                 if hour >= self._gc_hour:
                     yield hour, first, min(first + ROWS_AT_ONCE, records)
-
-    def _scan(self, hashes: Int64, commit: Commit) -> Iterator[tuple[int, Int64]]:
-        """Finds the same positions in the logs alone."""
-        table = _lower_bits(hashes)
-        for hour, lengths in sorted(commit.hours.items()):
-            if hour < self._gc_hour or not lengths.log_bytes:
-                continue
-            view, parts = self._directory.log.view(hour, lengths.log_bytes), []
-            count = lengths.log_bytes // RECORD_BYTES
-            for first in range(0, count, ROWS_AT_ONCE):
-                block = view[first : min(first + ROWS_AT_ONCE, count)]
-                parts.append(first + _with_hashes(block, hashes, table))
-            found = np.concatenate(parts)
-            if len(found):
-                yield hour, found * RECORD_BYTES
 
 
 class _Selected:
@@ -338,9 +372,14 @@ def _within(count: Int64, topic: Int64, most: int) -> Int64:
     return taken
 
 
-def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
-    """Selects the records (neighbours of a log) with one of these hashes (rising); `table` is
-    `_lower_bits` of the hashes.
+def _addresses(hour: int, first: int, records: Records) -> Int64:
+    addresses: Int64 = hour << HOUR_BITS | np.arange(first, first + len(records))
+    return addresses
+
+
+def _with_hashes(records: Records, hashes: Int64, table: Bool) -> tuple[Int64, Int64]:
+    """Selects the records (neighbours of a log) with one of these hashes (rising); returns their
+    numbers among these, and hashes. `table` is `_lower_bits` of the hashes.
     """
     low: npt.NDArray[np.uint32] = np.ndarray(
         (len(records),),
@@ -351,8 +390,8 @@ def _with_hashes(records: Records, hashes: Int64, table: Bool) -> Int64:
     )
     rows = np.flatnonzero(table[low & np.uint32(len(table) - 1)])
     hash_of = lookup_hash_of(records["reserved"].take(rows))
-    matching: Int64 = rows[index_among(hash_of, hashes)[1]]
-    return matching
+    is_one = index_among(hash_of, hashes)[1]
+    return rows[is_one], hash_of[is_one]
 
 
 def _lower_bits(hashes: Int64) -> Bool:

@@ -105,6 +105,29 @@ def test_it_finds_what_the_logs_have(
             assert found(index, some, directory) == by_reading(some, directory)
 
 
+@pytest.mark.parametrize("in_memory", [1 << 14, 2])
+def test_a_lookup_adds_a_bounded_part_of_many_records(
+    world: CancelWorld, in_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds the others nevertheless: one cancel after a start delays no timers for long."""
+    monkeypatch.setattr(id_runs, "_IN_MEMORY_ROWS", in_memory)
+    for module in (id_index, id_runs):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 10)
+    append(world, 0, 2_000, np.random.default_rng(17))
+    directory = world.shard.directory(Role.INGEST)
+    index, known, commit = IdIndex(directory), hashes_in(directory), directory.state.commit()
+    before = added = 0
+    while added < 2_000:
+        for some in (known[:3], known):
+            met = places(index.find(wanted(some), commit, whole=False))
+            assert met == by_reading(some, directory)
+            before, added = added, sum(map(len, index._runs))  # noqa: SLF001
+            assert min(before + 1, 2_000) <= added <= before + 2_000 // 32 + 10
+        hours, positions = (np.array(column, np.int64) for column in zip(*sorted(met), strict=True))
+        index.note(hours, positions, np.zeros(len(met), np.int64))
+    assert places(index.find(wanted(known, below=0), commit, whole=False)) == set()
+
+
 def test_what_is_settled_is_found_on_request_only(world: CancelWorld) -> None:
     rng = np.random.default_rng(11)
     append(world, 0, 300, rng)
