@@ -6,7 +6,7 @@ import click
 
 EXIT_CODES = (
     "0 ok, 1 findings, 2 usage or configuration, 3 no answer from Kafka, 4 fenced, "
-    "5 recovery refused, 6 locked, 130 interrupted"
+    "5 recovery refused or a file damaged, 6 locked, 130 interrupted"
 )
 
 # A command without an entry fails tests/unit/cli/test_examples.py.

@@ -50,6 +50,7 @@ def bounds_in_force(settings: Settings) -> dict[str, BoundInForce]:
         "ready_silence_ms": _fixed(ready.silence_ms),
         "ready_lag_ms": _fixed(ready.lag_ms, _RARELY_MORE),
         "ready_batch_ms": _fixed(ready.batch_ms, _RARELY_MORE),
+        "ready_unplanned_ms": _fixed(ready.unplanned_ms),
         "ready_behind_ms": _fixed(ready.behind_ms),
     }
 
