@@ -3,8 +3,9 @@
 A configurable bound names its setting and the source of that (file, environment, flag, default).
 The other bounds are fixed; the comment at each constant gives the reason.
 
-Invariant: no bound loses a timer. Timers beyond a bound stay in their topic or files, or come in
-the next batch or transaction. `dequeue.hot_slot` decides about the excess of a hot slot.
+Timers beyond a bound stay in their topic or files, or come in the next batch or transaction. Some
+bounds reject instead: docs/bounds.md says which. `dequeue.hot_slot` decides about the excess of a
+hot slot.
 """
 
 from __future__ import annotations
