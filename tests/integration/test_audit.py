@@ -96,7 +96,7 @@ def by_hand(shard: WholeShard, rows: int, codes: Counter[str]) -> None:
     held.close()
     again = shard.command("audit", "--from", "last", "--output", "json")
     assert (again["rows"], again["ok"]) == (0, True)
-    shard.command("audit", "--topic", shard.target, code=2)
+    shard.command("audit", "--timer-topic", shard.target, code=2)
 
 
 def test_each_message_is_judged_by_the_settings_that_it_came_under(shard: WholeShard) -> None:

@@ -38,7 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("duewheel serve", "duewheel serve --set serve.token_file=/etc/duewheel/token"),
     "check": ("duewheel check",),
     "doctor": ("duewheel doctor", "duewheel doctor --output json"),
-    "audit": ("duewheel audit --from last", "duewheel audit --topic orders.delayed"),
+    "audit": ("duewheel audit --from last", "duewheel audit --timer-topic orders.delayed"),
     "topic create": ("duewheel topic create orders",),
     "topic read": (
         "duewheel topic read orders",

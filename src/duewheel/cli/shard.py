@@ -165,7 +165,7 @@ def doctor(settings: Settings, output: Printer) -> int:
 
 
 @click.command(cls=CommandWithExamples)
-@click.option("--topic", "topics", multiple=True, help="a timer topic; by default all")
+@click.option("--timer-topic", "topics", multiple=True, help="by default all")
 @click.option(
     "--from", "since", help="an offset, ISO-8601 with a zone, or `last`; by default an hour ago"
 )
