@@ -76,12 +76,12 @@ class IngestView(ProcessView):
         when="paused",
     )
     lag: int | None = fact(
-        "offsets of the timer topics that can be read and are not in the wheel, without those that "
-        "wait for a quota, or at a record that leads too far ahead",
+        "messages in the timer topics that ingest has not taken yet. Those that wait for a quota, "
+        "or at a record that is due too far ahead, do not count",
         Gauge("shard", "ingest_lag_messages"),
     )
     lag_ms: int | None = fact(
-        "age of the oldest of these offsets, since a poll first saw it",
+        "age of the oldest of these messages, since a poll first saw it",
         Gauge("shard", "ingest_lag_seconds"),
     )
     batch_age_ms: int | None = fact(
@@ -99,7 +99,8 @@ class IngestView(ProcessView):
         alias="lag_asked_ms",
     )
     open_messages: int | None = fact(
-        "offsets above an open transaction: readers of committed records do not see them yet",
+        "messages that no reader of committed records sees yet, because a producer's transaction "
+        "below them is open",
         Gauge("shard", "ingest_open_messages"),
     )
     high_water: ByPartition = Field(description="next offset to take, by topic-partition")
@@ -116,7 +117,8 @@ class DequeueView(ProcessView):
         when="paused",
     )
     floor_ms: InstantMs | None = fact(
-        "end of the last closed slot", Gauge("dequeue", "floor_timestamp_seconds")
+        "end of the last closed slot (the floor): timers due until then were taken for delivery",
+        Gauge("dequeue", "floor_timestamp_seconds"),
     )
     behind_ms: int | None = fact(
         "age of the oldest slot that is not delivered in full; 0 below a second",
@@ -134,7 +136,7 @@ class DequeueView(ProcessView):
     )
     dead_letters: int | None = Field(description="since its start")
     dead_letters_wait: bool | None = fact(
-        "the dead-letter topic takes no writes: it is missing, or has no leader",
+        "the dead-letter topic takes no writes, because it is missing or has no leader",
         Gauge("dequeue", "dead_letters_wait"),
         warn="The dead-letter topic takes no writes: dead letters wait.",
         says="dead letters wait for their topic",
@@ -156,13 +158,14 @@ class DequeueView(ProcessView):
         named="paused",
     )
     copies_held: int | None = fact(
-        "copies, chases and dead letters held until their timer partition takes writes",
+        "records that duewheel keeps in its state topic until their timer partition takes writes: "
+        "copies of timers, repeated cancels (chases), and dead letters",
         Gauge("dequeue", "copies_held"),
         warn="A timer partition takes no writes: {copies_held:copy waits|copies wait}.",
         says="{copies_held} copies wait for their partition",
     )
     closing_blocked: bool | None = fact(
-        "no slot is closed: this host's clock is too far ahead",
+        "nothing new is delivered, because this host's clock is too far ahead",
         Gauge("dequeue", "closing_blocked"),
         bad=(
             "The clock of this host is {clock_skew_ms:about} ahead of the brokers': nothing is "
@@ -171,7 +174,8 @@ class DequeueView(ProcessView):
         says="closes no slot: this clock is {clock_skew_ms:about} ahead of Kafka's",
     )
     floor_ahead_ms: int | None = fact(
-        "how far the floor is ahead of this host's clock: timers due before it are late",
+        "by how much this host has delivered beyond its present clock, after the clock was set "
+        "back. Timers due within that time are late",
         Gauge("dequeue", "floor_ahead_seconds"),
         says="closed until {floor_ms:instant} (in {floor_ahead_ms:about})",
     )
@@ -243,13 +247,13 @@ class StandbyView(Result):
     """A standby, compared with its owner."""
 
     behind_ms: int = fact(
-        "age of the oldest slot closed by the owner and not yet by the standby",
+        "age of the oldest slot that the owner has delivered and the standby has not followed",
         Gauge("dequeue", "standby_behind_seconds"),
         says="{behind_ms:about} behind its owner",
         says_zero=True,
     )
     missing: ByPartition = fact(
-        "offsets closed by the owner and not yet by the standby, transaction markers included",
+        "messages that the owner has taken and the standby has not, transaction markers included",
         Gauge("dequeue", "standby_missing_messages", of="missing_messages"),
         says="reads {missing_messages} offsets again",
     )
@@ -319,7 +323,7 @@ class ShardView(Result):
             "dequeue",
             "copies_unsigned",
             of="copies_unsigned",
-            help="1 if copies have no MAC, because an older version began the shard",
+            help="1 if copies carry no signature, because an older version began the shard",
         ),
     )
     bounds: dict[str, BoundInForce]
@@ -333,7 +337,8 @@ class ShardView(Result):
         ),
     )
     pending: int = fact(
-        "timers in the wheel, cancelled ones and rejected messages that wait included",
+        "timers that ingest has taken and that have not left. Cancelled ones count until they "
+        "would have left, and rejected messages until they are dead letters",
         Gauge("dequeue", "pending"),
     )
     delivered: int

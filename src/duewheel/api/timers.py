@@ -75,7 +75,8 @@ class Rolls(Result):
     """Pending timers that leave to be rolled."""
 
     pending: int = fact(
-        "pending timers that will roll: due beyond the roll window",
+        "pending timers that will roll, because they are due later than a roll window after "
+        "their record",
         Gauge("dequeue", "pending_rolls"),
     )
     next_hour: int = fact("pending rolls within an hour", Gauge("dequeue", "rolls_next_hour"))
@@ -92,20 +93,25 @@ class PendingStats(Result):
     role: Literal["owner", "standby"]
     pending: int
     by_topic: dict[str, int] = fact(
-        "pending timers by target topic", Gauge("dequeue", "pending_by_topic", "topic")
+        "pending timers by target: `topic` is the target",
+        Gauge("dequeue", "pending_by_topic", "topic"),
     )
     by_level: dict[int, int] = fact(
         "pending timers with a delay level, by level",
         Gauge("dequeue", "pending_by_level", "level"),
     )
     within_s: dict[str, float] = fact(
-        "pending timers by the seconds within which they are delivered",
+        "pending timers that are delivered within these seconds",
         Gauge("dequeue", "pending_due_within", "seconds"),
     )
     oldest_ms: InstantMs | None = Field(description="end of the first slot with timers")
-    slot_max: int = fact("timers in the largest slot", Gauge("dequeue", "slot_max_size"))
+    slot_max: int = fact(
+        "timers in the largest slot: so many are due at once", Gauge("dequeue", "slot_max_size")
+    )
     beyond_ring: int = fact(
-        "timers in slots that the ring does not reach yet", Gauge("dequeue", "pending_beyond_ring")
+        "timers due so far ahead that the wheel (its ring of slots) does not reach them yet. They "
+        "wait in files",
+        Gauge("dequeue", "pending_beyond_ring"),
     )
     rolls: Rolls
 

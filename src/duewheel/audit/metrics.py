@@ -24,13 +24,16 @@ def families(result: AuditResult) -> Iterator[Metric]:
     )
     yield gauge(
         "audit_disagreements",
-        "Rows on which ingest or the compiled rules disagree with the suite.",
+        "Messages that ingest, or its compiled rules, judged otherwise than the written rules.",
         result.disagreements.count,
     )
     yield gauges("audit_rejected", "Rejected messages in its range.", "reason", result.rejected)
     failed = {each.code: int(not each.success) for each in result.rows_suite}
     yield gauges(
-        "audit_failed", "1 for an expectation across rows that fails.", "expectation", failed
+        "audit_failed",
+        "1 for each expectation about all rows together that fails.",
+        "expectation",
+        failed,
     )
 
 

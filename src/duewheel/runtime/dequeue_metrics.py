@@ -63,10 +63,10 @@ class DequeueMetrics:
 
     def _deliveries(self) -> Iterator[Metric]:
         statistics = self._statistics()
-        yield counter("delivered", "Timers published to their topics.", statistics.delivered)
+        yield counter("delivered", "Timers delivered to their targets.", statistics.delivered)
         yield counters(
             "delivered_by_level",
-            "Those of them with a delay level, by level.",
+            "Timers delivered that had a delay level, by level.",
             "level",
             _by_level(statistics.delivered_by_level),
         )
@@ -86,15 +86,16 @@ class DequeueMetrics:
     def _dead_letters(self, statistics: Statistics) -> Iterator[Metric]:
         yield counters(
             "dead_letters",
-            "Messages written to the dead-letter topic; `rejected`: never accepted; `waited`: "
-            "written to their timer topic before, because the dead-letter topic took no writes.",
+            "Messages written to the dead-letter topic. Reason `rejected`: ingest has not "
+            "accepted it. `waited`: it waited in its timer topic while the dead-letter topic took "
+            "no writes.",
             "reason",
             {REJECTED: 0, **statistics.dead_letters},
         )
         yield counter(
             "dead_letters_kept",
-            "Dead letters written to their timer topic because their own took no writes; "
-            "counted each time.",
+            "Dead letters written to their timer topic, because the dead-letter topic took no "
+            "writes; each time counts.",
             statistics.letters_kept,
         )
 
@@ -102,27 +103,28 @@ class DequeueMetrics:
         """Copies: rolled, parked or postponed."""
         yield counters(
             "rolled",
-            "Timers written to their timer topic again: due beyond the roll window.",
+            "Timers written to their timer topic again, because they are due beyond the roll "
+            "window. `topic` is the timer topic.",
             "topic",
             self._topics["rolled"].of(statistics.rolled),
         )
         yield counters(
             "parked",
-            "Timers written to their timer topic again: their target took no writes, or they were "
-            "paused; each time.",
+            "Timers written to their timer topic again, because their target took no writes or "
+            "they were paused; each time counts. `topic` is the target.",
             "topic",
             self._topics["parked"].of(statistics.parked),
         )
         yield counters(
             "postponed",
-            "Timers written to their timer topic again by a policy of delivery, by its name; each "
-            "time. Those that it forbids are `dead_letters` with its name as the reason.",
+            "Timers written to their timer topic again by a rule, such as `hot_slot`; each time "
+            "counts. Those that it forbids are `dead_letters` with its name as the reason.",
             "policy",
             statistics.postponed,
         )
 
     def _cancels(self, statistics: Statistics) -> Iterator[Metric]:
-        yield counter("cancelled", "Timers that a cancel has suppressed.", statistics.cancelled)
+        yield counter("cancelled", "Timers that a cancel has stopped.", statistics.cancelled)
         yield counter("dropped", "Timers dropped because they had expired.", statistics.dropped)
         yield counters(
             "answers",
@@ -132,18 +134,23 @@ class DequeueMetrics:
         )
         yield counter(
             "cancels_chased",
-            "Cancels written again, behind copies of their timers that may be in flight.",
+            "Cancels of timers that were due at that moment: duewheel writes them once more, after "
+            "any copy of the timer (chases).",
             statistics.chases,
         )
 
     def _transactions(self, statistics: Statistics) -> Iterator[Metric]:
         yield counter("transactions", "Committed transactions.", statistics.transactions)
         yield counter(
-            "doubts", "Transactions whose outcome had to be read back.", statistics.doubts
+            "doubts",
+            "Transactions after which Kafka did not answer, so that duewheel had to look up "
+            "whether they were committed.",
+            statistics.doubts,
         )
         yield histograms(
             "delivery_lateness_seconds",
-            "Acknowledgement of the transaction minus due time, of timers of a timer topic.",
+            "How late timers were: acknowledgement of their transaction minus due time. `topic` is "
+            "the timer topic.",
             "topic",
             statistics.lateness.by_topic,
         )
@@ -165,7 +172,8 @@ class DequeueMetrics:
         )
         yield counters(
             "objective_late",
-            "Those of them that were later than it at the acknowledgement of their transaction.",
+            "Those of them that were later than `lateness_p99` says, at the acknowledgement of "
+            "their transaction.",
             "topic",
             {topic: each.late for topic, each in objectives},
         )

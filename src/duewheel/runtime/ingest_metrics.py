@@ -48,7 +48,12 @@ class IngestMetrics:
         checkpoint = facts.path / durable_checkpoint.FILE_NAME
         if checkpoint.exists():
             age_s = facts.now_ms / 1000 - checkpoint.stat().st_mtime
-            yield gauge("checkpoint_age_seconds", "Age of the last durable checkpoint.", age_s)
+            yield gauge(
+                "checkpoint_age_seconds",
+                "Age of the last durable checkpoint. After a loss of power newer messages are "
+                "read again.",
+                age_s,
+            )
         audit = self._audits.newest()
         if audit is not None:
             yield from audit_metrics.families(audit)
@@ -59,14 +64,14 @@ class IngestMetrics:
         )
         yield gauge(
             "standby_waiting",
-            "Messages read that wait in a standby until its owner has closed as far.",
+            "Messages read that wait in a standby until its owner has delivered as far.",
             statistics.rows_ahead,
         )
 
 
 def _taken(statistics: TakerStatistics) -> Iterator[Metric]:
     rejected = sum(statistics.rejected.values())
-    yield counter("timers_accepted", "Timers taken into the wheel.", statistics.rows - rejected)
+    yield counter("timers_accepted", "Timers that ingest has taken.", statistics.rows - rejected)
     yield counters(
         "rejected",
         "Messages that were not accepted; they go to the dead-letter topic.",
@@ -80,19 +85,23 @@ def _taken(statistics: TakerStatistics) -> Iterator[Metric]:
     )
     yield counter(
         "kept_out",
-        "Timers dropped by TIMER_IF_PENDING: keep: an earlier one of their id was pending.",
+        "Timers dropped by TIMER_IF_PENDING: keep, as an earlier one of their id was pending.",
         statistics.rows_kept_out,
     )
     yield counter(
         "replayed",
-        "Messages read again and dropped: they are in the wheel already.",
+        "Messages read again and dropped, because they were taken before.",
         statistics.rows_replayed,
     )
-    yield counter("rows_lost", "Offsets that retention deleted unread.", statistics.rows_lost)
+    yield counter(
+        "rows_lost",
+        "Offsets that retention deleted before ingest had read them: their messages are lost.",
+        statistics.rows_lost,
+    )
 
 
 def _spark(progress: QueryProgress, statistics: TakerStatistics) -> Iterator[Metric]:
-    yield counter("spark_batches", "Batches of the streaming query.", statistics.batches)
+    yield counter("spark_batches", "Batches that ingest has read.", statistics.batches)
     yield gauge("spark_batch_rows", "Rows of the newest batch.", progress.rows)
     yield gauge(
         "spark_input_rows_per_second", "Rows per second that came in.", progress.input_rows_per_s

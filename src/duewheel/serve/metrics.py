@@ -46,7 +46,7 @@ class RequestStatistics:
         yield counters("http_responses", "Responses by status.", "status", self._statuses)
         yield histogram(
             "http_request_duration_seconds",
-            "From the begin of a request to the end of its response.",
+            "Duration of a request, to the end of its response.",
             self._duration_ms,
         )
 

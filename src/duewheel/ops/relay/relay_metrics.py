@@ -28,6 +28,8 @@ class RelayMetrics:
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""
         yield counters("relay_rows", "Rows by outcome: sent, refused.", "outcome", dict(self._rows))
-        text = "Time since no row was left after a part; it also grows without Kafka or PostgreSQL."
+        text = (
+            "Time since the relay last had sent all rows, also while Kafka or PostgreSQL is away."
+        )
         behind_s = (self._clock.boottime_ms() - self._up_to_date_ms) / 1000
         yield gauge("relay_behind_seconds", text, max(behind_s, 0.0))
