@@ -28,7 +28,7 @@ from __future__ import annotations
 import bisect
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +119,9 @@ class CancelJudge:
         self._decided: dict[int, int] = defaultdict(lambda: -1)  # newest record replied to
         self._incarnation: dict[int, int] = {}  # by shard
         self._has_lost = False
-        self.keeps = KeepJudge(violated, newest, self._timers_of, self._stops, self._stops_at_once)
+        self.keeps = KeepJudge(
+            violated, newest, self._timers_of, self._is_stopped, self._is_stopped_at_once
+        )
 
     @property
     def asked(self) -> bool:
@@ -192,15 +194,17 @@ class CancelJudge:
     def _timers_of(self, timer: Timer) -> list[Timer]:
         return self._timers[timer.partition, timer.timer_id]
 
-    def _stops(self, timer: Timer) -> list[int]:
-        return [each.timer.origin for each in self._matching(timer)]
+    def _is_stopped(self, timer: Timer, below: int) -> bool:
+        return any(each.matches(timer) for each in self._between(timer, below))
 
-    def _stops_at_once(self, timer: Timer) -> list[int]:
-        return [each.timer.origin for each in self._matching(timer) if not each.chases]
+    def _is_stopped_at_once(self, timer: Timer, below: int) -> bool:
+        requests = self._between(timer, below)
+        return any(not each.chases and each.matches(timer) for each in requests)
 
-    def _matching(self, timer: Timer) -> list[Request]:
+    def _between(self, timer: Timer, below: int) -> Iterator[Request]:
+        """Requests of its partition and id, after it."""
         requests = self._of_id[timer.partition, timer.timer_id]
-        return [each for each in requests if each.matches(timer)]
+        return (each for each in requests if timer.origin < each.timer.origin < below)
 
     def _settle(self, request: Request) -> None:
         request.settled = True

@@ -47,11 +47,11 @@ class KeepJudge:
 
     violated: Callable[[str, str], None]
     newest: Callable[[Timer], Copy]
-    # Of a timer: all of its partition and id, in the order of their offsets; and offsets of the
-    # requests that match it, without timers with `keep`: all of them, and those without a chase.
+    # Of a timer: all of its partition and id, in the order of their offsets; and whether a request
+    # below an offset matches it, timers with `keep` aside: any, or one without a chase.
     of_id: Callable[[Timer], Iterable[Timer]]
-    stops: Callable[[Timer], Iterable[int]]
-    stops_at_once: Callable[[Timer], Iterable[int]]
+    is_stopped: Callable[[Timer, int], bool]
+    is_stopped_at_once: Callable[[Timer, int], bool]
     kept: set[bytes] = field(default_factory=set)
     whole: bool = True
     sent_back: set[bytes] = field(default_factory=set)
@@ -113,7 +113,7 @@ class KeepJudge:
             is_out = other.source in ended or other.source in stopped or other.source in self.kept
             if is_out or self.is_uncertain(other, ended) or self._has_copy(other):
                 continue
-            if not any(at < timer.origin for at in self.stops(other)):
+            if not self.is_stopped(other, timer.origin):
                 detail = f"{name.decode()} leaves before {other.source.decode()}, which is pending"
                 self.violated("10 keep", detail)
 
@@ -124,8 +124,7 @@ class KeepJudge:
                 break
             if other.source in keep.gone or other.source in self.kept:
                 continue
-            stopped = any(at < keep.timer.origin for at in self.stops_at_once(other))
-            if not stopped or self._has_copy(other):
+            if self._has_copy(other) or not self.is_stopped_at_once(other, keep.timer.origin):
                 blockers.append(other)
         return blockers
 
