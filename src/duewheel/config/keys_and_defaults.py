@@ -154,7 +154,7 @@ class TimerTopic(Section):
     """The longest delay of its messages; at most `timer.max_delay`, which holds without it."""
     quota_per_second: Annotated[int, Field(ge=1)] | None = None
     """How many of its messages a shard takes per second. Further ones wait in Kafka, and delay no
-    other topic (docs/flow.md); copies that roll and cancels wait with them."""
+    other topic (docs/flow.md). Cancels and long timers that are written again count, too."""
     past_due: Literal["fire", "dead-letter"] = "fire"
     """Whether a message with a due time in the past is delivered at once, or becomes a dead
     letter."""
@@ -205,23 +205,22 @@ class TimerSection(Section):
     topics_pattern: TopicPattern | None = None
     """A regular expression for whole names: topics that match are timer topics, too."""
     precision_ms: Annotated[Millis, Field(ge=1)] = 50
-    """The length of a slot."""
+    """The length of a slot: the timers of a slot are delivered together at its end."""
     timeline: TimelineKind = "wheel"
-    """The index of a slot's timers: RIP-43's wheel, or RocksDB (docs/scaling.md), which needs the
-    extra `rocksdb`. A start with another one builds it from the logs, or from Kafka."""
+    """How timers are found when they are due: `wheel`, or `rocksdb`, which needs the extra of that
+    name. Take `wheel` unless docs/scaling.md says otherwise."""
     slots: Annotated[int, Field(ge=1)] = 2_097_152
-    """Half of the wheel's entries; `roll_window` + `margin` must fit into as many slots. Slots ×
-    `precision_ms` must stay below 2**30 ms, 12.4 days."""
+    """How many slots the wheel reaches ahead. Slots × `precision_ms` must be at least `roll_window`
+    + `margin`, and below 2**30 ms (12.4 days). The default reaches 29 hours, and takes 128 MiB."""
     roll_window: Duration = timedelta(hours=24)
-    """A timer that is due later than this after its record rolls: dequeue writes it to its timer
-    topic again."""
+    """A timer that waits for longer than this is written to its timer topic again before the time is
+    over (it *rolls*: docs/flow.md)."""
     margin: Duration = timedelta(hours=1)
     """How much a record's timestamp may differ from this host's clock."""
     max_delay: Annotated[Duration, Field(le=timedelta(days=36_525))] = timedelta(days=40)
-    """The longest delay; a message with a longer one becomes a dead letter. The bound detects
-    milliseconds that were given as seconds (the default does from one hour on), and limits the
-    cost of a timer: each further day of waiting is one more record. `TIMER_ROLL_TIMES` counts up to
-    a century."""
+    """The longest delay; a message with a longer one becomes a dead letter. A longer delay is usually
+    a mistake: 3,600,000 ms given as seconds are 41 days. Each further day of waiting also costs one
+    more record in Kafka."""
     longest_outage: Duration = timedelta(days=7)
     """The longest outage: the retention of timer topics must cover it as well."""
     dead_letter_topic: TopicName | None = None
@@ -302,10 +301,10 @@ class IngestSection(Section):
     """The shortest time between the starts of two batches; 0: a batch starts when the last one has
     ended."""
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 300_000
-    """The most rows of a batch; two batches are in memory during a backlog."""
+    """The most messages that ingest reads at once. In a backlog two such batches are in memory."""
     max_bytes_per_trigger: Annotated[Size, Field(ge=1)] = 64 << 20
-    """The most bytes of a batch, decompressed; each topic has an equal part of a task's, and one
-    record batch may exceed that."""
+    """The most bytes that ingest reads at once, decompressed. Each timer topic has an equal part; one
+    record batch of Kafka may exceed that."""
     driver_memory: DriverMemory = "512m"
     """The heap of Spark's driver. On a cluster the timers of two batches pass through it."""
     spark_master: SparkMaster = "local[*]"
@@ -333,9 +332,9 @@ class DequeueSection(Section):
     """[dequeue]: the size of a transaction, time-outs of Kafka, read-ahead and hot slots."""
 
     chunk_records: Annotated[int, Field(ge=1)] = 20_000
-    """The most messages of a transaction."""
+    """The most messages that one Kafka transaction delivers."""
     chunk_bytes: Annotated[Size, Field(ge=1)] = 6 << 20
-    """The most bytes of a transaction; a larger message has one of its own."""
+    """The most bytes that one Kafka transaction delivers; a larger message has one of its own."""
     transaction_timeout_ms: Annotated[Millis, Field(ge=1_000)] = 20_000
     """The time after which a broker aborts the open transaction of a dead owner."""
     call_deadline: Duration = timedelta(seconds=15)
@@ -350,11 +349,11 @@ class DequeueSection(Section):
     """The most page cache that read-ahead fills; the kernel reclaims it when necessary. The default
     has room for an hour of 1,000 timers a second of some 180 bytes."""
     hot_slot: Literal["none", "spread", "dead-letter"] = "none"
-    """The policy for a slot's timers in excess of `hot_slot_limit`: they leave with the slot, are
-    spread over `hot_slot_window`, or become dead letters."""
+    """The fate of timers above `hot_slot_limit`: they leave with the slot, are spread over
+    `hot_slot_window`, or become dead letters (docs/flow.md)."""
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
-    """Up to this number, all timers of a timer topic in a slot leave with it. From here to twice
-    the number, a growing share is excess; beyond that, every timer is."""
+    """Up to this number, all timers of a timer topic in a slot leave with it. Above it a part is
+    held back, and of those beyond twice the number, all."""
     hot_slot_window: Duration = timedelta(minutes=1)
     """The time over which the excess is spread; at most `timer.roll_window`."""
     compression: Codec = "none"
@@ -378,10 +377,10 @@ class StorageSection(Section):
     data_dir: Path = Path("duewheel-data")
     """The directory of one shard on one host, used by nothing else."""
     durable_interval: Duration = timedelta(seconds=5)
-    """The interval between syncs of the files; after a loss of power, later records are read
-    again."""
+    """How often the files are written to the disk for good. After a loss of power, timers that came
+    later are read from Kafka again."""
     min_free: SizeOrShare = Share(256 << 20)
-    """Ingest takes no row that would leave less than this of the file system free; also a share
+    """Ingest takes no message that would leave less than this of the file system free; also a share
     (`5%`)."""
     audit_dir: Path | None = None
     """The folder of the audits; by default `audit` in `data_dir`."""
@@ -410,7 +409,7 @@ class AuditSection(Section):
     """The folder with your project of Great Expectations (its `gx`), for results and Data Docs of
     audits; by default one in `storage.audit_dir`."""
     rows_max: Annotated[int, Field(ge=1_000)] = 1_000_000
-    """The most rows of an audit; of a longer range it reads chunks, spread evenly."""
+    """The most messages of an audit; of a longer range it reads parts, spread evenly."""
     rows_min: Annotated[int, Field(ge=0)] = 0
     """Fewer messages in the range are a finding."""
     rejected_max: Annotated[float, Field(ge=0, le=1)] = 0.05
