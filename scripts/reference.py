@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -96,6 +97,7 @@ def _section(name: str, section: type[BaseModel]) -> Iterator[str]:
         kind, bounds = _kind(hints[key])
         default = _as_toml(shown[key], kind)
         text = " ".join((field.description or "").split())
+        text = re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)
         yield f"| `{key}` | {default} | {', '.join([kind, *bounds])} | {text} |"
     yield ""
 

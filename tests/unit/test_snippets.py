@@ -47,7 +47,7 @@ CLIENTS = {
 TEST = re.compile(r"^def test_", re.MULTILINE)
 REQUEST_NAMES = REQUEST.keys() | set[str]().union(*DROP_IN.values())
 # "": drawings; integration/relay/test_relay.py runs those in SQL
-LANGUAGES = {"toml", "python", "sh", "json", "sql", *CLIENTS, ""}
+LANGUAGES = {"toml", "python", "sh", "json", "promql", "sql", *CLIENTS, ""}
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,7 @@ def exists(words: list[str]) -> None:
             "node",
             "npm",
             "install",
+            "kill",
             "psql",
             "python3",
             "redis-cli",

@@ -213,12 +213,12 @@ class TimerSection(Section):
     """How many slots the wheel reaches ahead. Slots × `precision_ms` must be at least `roll_window`
     + `margin`, and below 2**30 ms (12.4 days). The default reaches 29 hours, and takes 128 MiB."""
     roll_window: Duration = timedelta(hours=24)
-    """A timer that waits for longer than this is written to its timer topic again before the time is
-    over (it *rolls*: docs/flow.md)."""
+    """A timer that waits for longer than this is written to its timer topic again before the time
+    is over (it *rolls*: docs/flow.md)."""
     margin: Duration = timedelta(hours=1)
     """How much a record's timestamp may differ from this host's clock."""
     max_delay: Annotated[Duration, Field(le=timedelta(days=36_525))] = timedelta(days=40)
-    """The longest delay; a message with a longer one becomes a dead letter. A longer delay is usually
+    """The longest delay; a message with a longer one becomes a dead letter. Such a delay is usually
     a mistake: 3,600,000 ms given as seconds are 41 days. Each further day of waiting also costs one
     more record in Kafka."""
     longest_outage: Duration = timedelta(days=7)
@@ -303,8 +303,8 @@ class IngestSection(Section):
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 300_000
     """The most messages that ingest reads at once. In a backlog two such batches are in memory."""
     max_bytes_per_trigger: Annotated[Size, Field(ge=1)] = 64 << 20
-    """The most bytes that ingest reads at once, decompressed. Each timer topic has an equal part; one
-    record batch of Kafka may exceed that."""
+    """The most bytes that ingest reads at once, decompressed. Each timer topic has an equal part;
+    one record batch of Kafka may exceed that."""
     driver_memory: DriverMemory = "512m"
     """The heap of Spark's driver. On a cluster the timers of two batches pass through it."""
     spark_master: SparkMaster = "local[*]"
