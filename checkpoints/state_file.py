@@ -40,7 +40,7 @@ from duewheel.checkpoints.live_fields import (
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.errors import ConfigError, CorruptFile
 
-FORMAT = 4
+FORMAT = 3
 
 # Room for the most partitions of a shard (partition_limit.py): two offsets of each, deflated.
 PAGE_BYTES = 1536 * 1024

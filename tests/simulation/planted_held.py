@@ -49,8 +49,8 @@ HELD = {
         "held",
         "the next progress does not say what waits",
         "wheel/dequeue/committer.py",
-        "replace(self._claimed, held=progress.held, queues=progress.queues)",
-        "replace(self._claimed, queues=progress.queues)",
+        "        self._claimed = replace(self._claimed, held=progress.held)\n",
+        "",
     ),
     "held-in-doubt": Planted(
         "refused",

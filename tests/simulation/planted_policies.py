@@ -92,28 +92,6 @@ POLICIES = {
         test="unit/wheel/policies/test_expiry.py::"
         "test_copies_on_their_way_and_dead_letters_do_not_expire",
     ),
-    "rate-uncounted": Planted(
-        "rate",
-        "of the rows that leave one is not charged",
-        "wheel/policies/rate.py",
-        "math.ceil(leaves.sum() * gap_us)",
-        "math.ceil(max(leaves.sum() - 1, 0) * gap_us)",
-    ),
-    "rate-forgotten": Planted(
-        "rate",
-        "a start forgets the queues",
-        "wheel/dequeue/loop.py",
-        "queues = started.committed.queues",
-        "queues = type(started.committed.queues)()",
-    ),
-    "rate-stands": Planted(
-        "4",
-        "the queue goes on behind a timer that has to wait once more",
-        "wheel/policies/rate.py",
-        "shift = first_slot - int(turn_slot[late & ~leaves].min())",
-        "shift += 0",
-        test="unit/wheel/policies/test_rate.py::test_a_stop_shifts_the_queue_and_keeps_its_order",
-    ),
     "hot-upside-down": Planted(
         "6",
         "what is spread is chosen the other way round",

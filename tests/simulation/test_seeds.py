@@ -48,7 +48,7 @@ WANTED = {  # what the runs are for
     *("taken over, keeps NOTHING", "new standby, keeps NOTHING", "promoted: standby"),
     *("settings changed", "epochs dropped", "reconfigure refused", "key rotated", "forged"),
     *("cancel", "reschedule", "named", "timers cancelled", "hot slot", "expired"),
-    *("postponed: hot_slot", "postponed: rate", "left at a rate", "expired by its header"),
+    *("postponed: hot_slot", "expired by its header"),
     *("chases", "chases of a request: 0", "chases of a request: 3"),
     *("answer: cancelled", "answer: already_delivered", "answer: unknown"),
     *("answer as a dead letter", "asked again and again", "loss accepted", "paused"),

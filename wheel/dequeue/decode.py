@@ -25,7 +25,6 @@ from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
     FLAG_RESCHEDULE,
     FLAG_SEED,
-    NO_TURN,
     level_of,
 )
 from duewheel.wheel.storage.message_store import StoredMessages
@@ -113,7 +112,6 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
         header_count=prefix["header_count"].astype(np.int32),
         roll_times=prefix["roll_times"].astype(np.int32),
         retries=prefix["retries"].astype(np.int32),
-        turn_ms=np.where(prefix["turn"] == NO_TURN, ANY_TIME, prefix["due_ms"] + prefix["turn"]),
         level=level_of(chunk.records["magic"]),
         dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
         is_copy=np.zeros(len(rolled), np.bool_),

@@ -16,11 +16,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, DROPPED, NEVER
 from duewheel.schemas.header_names import EXPIRES_MS
 from duewheel.schemas.request.header_values import parse_instants
 from duewheel.schemas.wire.record_reader import header_values
-from duewheel.wheel.policies.policy import DueRows, Later
+from duewheel.wheel.policies.policy import DueRows
 
 _HEADERS_MAX = 1_000  # of a row that is read: each takes a microsecond, beside everybody's timers
 
@@ -37,7 +38,7 @@ class Expiry:
         "`expires_after` of its timer topic permits"
     )
 
-    def later(self, rows: DueRows) -> Later | None:
+    def not_before_ms(self, rows: DueRows) -> Int64 | None:
         """Forbids or drops each row that has expired."""
         deliveries, expired = rows.deliveries, np.zeros(len(rows.slot), np.bool_)
         own, texts = header_values(
@@ -55,4 +56,4 @@ class Expiry:
         if not expired.any():
             return None
         otherwise = np.array([DROPPED if topic in self.drop else NEVER for topic in topics])
-        return Later(np.where(expired, otherwise[deliveries.source_partition], ANY_TIME))
+        return np.where(expired, otherwise[deliveries.source_partition], ANY_TIME)

@@ -35,7 +35,7 @@ from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, Deliveries
 from duewheel.schemas.columns import take
 from duewheel.schemas.hashing import order_hashes
-from duewheel.wheel.policies.policy import DueRows, Later
+from duewheel.wheel.policies.policy import DueRows
 
 Action = Literal["spread", "dead-letter"]
 Float64 = npt.NDArray[np.float64]
@@ -59,7 +59,7 @@ class HotSlots:
     name: ClassVar = "hot_slot"
     refusal: ClassVar = "more timers were due with it than `dequeue.hot_slot_limit` lets leave"
 
-    def later(self, rows: DueRows) -> Later | None:
+    def not_before_ms(self, rows: DueRows) -> Int64 | None:
         """Computes the instants of the rows in excess: see the module's head."""
         spread_or_parked = rows.deliveries.retries > 0
         candidates = np.flatnonzero((rows.rank > self.limit) & ~spread_or_parked)
@@ -74,7 +74,7 @@ class HotSlots:
             instants[chosen] = (rows.slot[chosen] + 1) * rows.precision_ms + later_ms
         else:
             instants[chosen] = NEVER
-        return Later(instants)
+        return instants
 
     def probability(self, rank: Int64) -> Float64:
         """Computes the probability that the row of each rank is in excess."""

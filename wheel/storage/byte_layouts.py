@@ -34,13 +34,12 @@ schemas/batches.py). Each message has the name itself: producers choose names, s
 would grow without bound.
 
      0 u4 crc               CRC-32C of the log record, then of the stored message with crc = 0
-     4 u1 flags             1 = dead letter, 2 = reschedule, 4 = seed of a recurring timer,
+     4 u2 flags             1 = dead letter, 2 = reschedule, 4 = seed of a recurring timer,
                            8 = keep
-     5 u1 id_size            6 u2 target_size
+     6 u2 id_size
      8 i8 source_offset    16 i8 origin_offset    24 i8 due_ms
     32 i4 source_topic     36 i4 source_partition       (id of the `topics` file)
-    40 i4 turn              its turn − due_ms, within 24 days; NO_TURN: none (policies/rate.py)
-    44 i4 target_partition  (−1: not requested)
+    40 i4 target_size      44 i4 target_partition       (−1: not requested)
     48 i4 key_hash         52 i4 key_value_size  56 i4 header_count
     60 u2 roll_times       62 u2 retries
 """
@@ -81,15 +80,14 @@ ENTRY = np.dtype(
 PREFIX = np.dtype(
     [
         ("crc", ">u4"),
-        ("flags", "u1"),
-        ("id_size", "u1"),
-        ("target_size", ">u2"),
+        ("flags", ">u2"),
+        ("id_size", ">u2"),
         ("source_offset", ">i8"),
         ("origin_offset", ">i8"),
         ("due_ms", ">i8"),
         ("source_topic", ">i4"),
         ("source_partition", ">i4"),
-        ("turn", ">i4"),
+        ("target_size", ">i4"),
         ("target_partition", ">i4"),
         ("key_hash", ">i4"),
         ("key_value_size", ">i4"),
@@ -125,7 +123,6 @@ FLAG_RESCHEDULE = 2  # a timer that cancels the earlier ones of its id
 FLAG_KEEP = 8  # a timer that is dropped if an earlier one of its id is pending
 FLAG_SEED = 4  # the user's record of a recurring timer: it fires nothing
 
-NO_TURN = -(1 << 31)
 NO_POSITION = -1  # prev_pos of a slot's first record
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from duewheel.schemas import columns
 from duewheel.schemas.arrays import Bool, Int32, Int64
-from duewheel.schemas.batches import ANY_TIME, TimerBatch
+from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import Column
 from duewheel.schemas.hashing import topic_hash
 from duewheel.schemas.header_names import CHASE_FLAG_RESCHEDULE
@@ -23,7 +23,6 @@ from duewheel.wheel.storage.byte_layouts import (
     FLAG_KEEP,
     FLAG_RESCHEDULE,
     FLAG_SEED,
-    NO_TURN,
     PREFIX,
     PREFIX_BYTES,
     RECORD,
@@ -36,9 +35,7 @@ from duewheel.wheel.storage.message_store import as_column, at_every_byte, check
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timer_log import Records
 
-# numpy would silently truncate a larger value to so many bytes of the prefix
-_U1, _U2 = 1 << 8, 1 << 16
-_TURN_MAX = (1 << 31) - 1
+_U2 = 1 << 16  # numpy would silently truncate a larger value to two bytes of the prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +74,20 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
     prefix = np.zeros(len(batch), PREFIX)
     target = columns.take(columns.binary(map(str.encode, batch.targets)), batch.target)
     partitions = np.array([number for _, number in batch.partitions], np.int32)
-    sizes = columns.lengths(batch.timer_id), columns.lengths(target)
-    for column, end in ((sizes[0], _U1), (sizes[1], _U2)):
-        assert column.max(initial=0) < end, "names are bounded"
-    for counts in (batch.roll_times, batch.retries):
-        assert 0 <= counts.min(initial=0) <= counts.max(initial=0) < _U2, "requests are bounded"
+    for column in (columns.lengths(batch.timer_id), batch.roll_times, batch.retries):
+        assert 0 <= column.min(initial=0) <= column.max(initial=0) < _U2, "requests are bounded"
     prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
     replaces = batch.timer & batch.cancels | (batch.chase_flags & CHASE_FLAG_RESCHEDULE != 0)
-    prefix["flags"] |= np.where(replaces, FLAG_RESCHEDULE, 0).astype(np.uint8)
-    prefix["flags"] |= np.where(batch.keeps, FLAG_KEEP, 0).astype(np.uint8)
-    prefix["flags"] |= np.where(batch.seed, FLAG_SEED, 0).astype(np.uint8)
-    prefix["id_size"], prefix["target_size"] = sizes
+    prefix["flags"] |= np.where(replaces, FLAG_RESCHEDULE, 0).astype(np.uint16)
+    prefix["flags"] |= np.where(batch.keeps, FLAG_KEEP, 0).astype(np.uint16)
+    prefix["flags"] |= np.where(batch.seed, FLAG_SEED, 0).astype(np.uint16)
+    prefix["id_size"] = columns.lengths(batch.timer_id)
     prefix["source_offset"] = batch.offset
     prefix["origin_offset"] = batch.origin_offset
     prefix["due_ms"] = batch.due_ms
     prefix["source_topic"] = source_ids[batch.partition]
     prefix["source_partition"] = partitions[batch.partition]
-    turn = np.clip(batch.turn_ms - batch.due_ms, NO_TURN + 1, _TURN_MAX)
-    prefix["turn"] = np.where(batch.turn_ms == ANY_TIME, NO_TURN, turn)
+    prefix["target_size"] = columns.lengths(target)
     prefix["target_partition"] = batch.target_partition
     prefix["key_hash"] = batch.key_hash
     prefix["key_value_size"] = columns.lengths(batch.key_value)

@@ -27,7 +27,6 @@ from duewheel.config.values import (
     Names,
     Option,
     Options,
-    PerSecond,
     Servers,
     Share,
     Size,
@@ -196,14 +195,6 @@ class TimerTopic(Section):
             past_due=self.past_due,
             recurring=self.recurring,
         )
-
-
-class TargetTable(Section):
-    """[target."<name>"]: settings of one target."""
-
-    rate: PerSecond | None = None
-    """The most timers that leave for it, such as "500/s" or "20/m": the others wait in a queue, and
-    delay no other target (docs/flow.md). Each shard has an equal part of it."""
 
 
 class TimerSection(Section):

@@ -12,14 +12,13 @@ from tests.simulation.policies.expiry import ExpiryJudge
 from tests.simulation.policies.hot_slots import HotSlotJudge
 from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken, Violated
 from tests.simulation.policies.parking import ParkingJudge
-from tests.simulation.policies.rate import RateJudge
 from tests.simulation.timers import Copy
 
 from duewheel.schemas.batches import NEVER
 from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
 
-JUDGES: Sequence[type[PolicyJudge]] = (HotSlotJudge, ExpiryJudge, RateJudge)
+JUDGES: Sequence[type[PolicyJudge]] = (HotSlotJudge, ExpiryJudge)
 
 
 def drawn(seed: int, wheel: WheelConfig) -> tuple[Policy, ...]:

@@ -84,7 +84,6 @@ BATCH = TimerBatch(
     header_count=np.array([1, 0], np.int32),
     roll_times=np.array([2, 0], np.int32),
     retries=np.array([3, 0], np.int32),
-    turn_ms=np.array([ANY_TIME, 7], np.int64),
     level=np.array([0, 18], np.int32),
     timestamp_ms=np.array([0, 0]),
     chase_slot=np.array([NO_SLOT, NO_SLOT]),
@@ -122,11 +121,11 @@ def test_a_record_and_its_message_are_these_bytes() -> None:
     assert records.tobytes() == first + second
 
     def stored(record: bytes, fields: tuple[int, ...], rest: bytes) -> bytes:
-        unsealed = struct.pack(">IBBHqqqiiiiiiiHH", 0, *fields) + rest
+        unsealed = struct.pack(">IHHqqqiiiiiiiHH", 0, *fields) + rest
         return struct.pack(">I", google_crc32c.value(record + unsealed)) + unsealed[4:]
 
-    message = (0, 5, 6, 2**40, 2**40 - 5, 1_800_000_000_001, 6, 0, -(2**31), 5, 77, 5, 1, 2, 3)
-    dead_letter = (1, 0, 4, 9, 9, -1, 4, 3, 8, -1, -1, 7, 0, 0, 0)
+    message = (0, 5, 2**40, 2**40 - 5, 1_800_000_000_001, 6, 0, 6, 5, 77, 5, 1, 2, 3)
+    dead_letter = (1, 0, 9, 9, -1, 4, 3, 4, -1, -1, 7, 0, 0, 0)
     assert bytes(seal(messages, records)) == stored(
         first, message, b"my id" + b"orders" + b"\x06key\x01" + b"\x02h\x02v"
     ) + stored(second, dead_letter, b"dead" + b"\x01\x0avalue")
