@@ -44,6 +44,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import (
     CorruptFile,
     DuewheelError,
+    KafkaUnavailable,
     PlannerUnavailable,
     RecoveryPending,
     RecoveryRefused,
@@ -87,7 +88,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 CHECKPOINT = "checkpoint"
 
 _WAIT_S = 0.2
-_PLANNER_BACKOFF_MS = 200, 5_000
+_QUERY_BACKOFF_MS = 200, 5_000
 _WAIT_LOG_INTERVAL_MS = 10_000
 
 _log = structlog.get_logger(__name__)
@@ -171,7 +172,7 @@ class IngestRun:
         self._is_ready = self._has_all = False
         self._unplanned_ms = 0  # wall time since which no process plans; 0: one does
         self._unplanned = Interval(clock, _WAIT_LOG_INTERVAL_MS)
-        self._planner_backoff = Backoff(clock, random.Random(), *_PLANNER_BACKOFF_MS)
+        self._query_backoff = Backoff(clock, random.Random(), *_QUERY_BACKOFF_MS)
         self._limit = RowLimit(spark_dir, settings.ingest.max_offsets_per_trigger)
         self._limit.settle(self._checkpoint, self._engine.marks)
         self._gaps = GapWatch(admin.log_start_offsets, clock)
@@ -214,8 +215,10 @@ class IngestRun:
                         break
                 if self._stopping.is_set() or not self._follow_settings():
                     break
-                self._engine.add_topic_ids(self._watch.find(self._admin))
-                source = self._source()
+                next_source = self._next_source()
+                if next_source is None:
+                    break
+                source = next_source
             counted = sink.statistics
             _log.info(
                 "ingest stopped",
@@ -224,6 +227,21 @@ class IngestRun:
                 rows_replayed=counted.rows_replayed,
                 rows_lost=counted.rows_lost,
             )
+
+    def _next_source(self) -> SourceOptions | None:
+        """Returns the source of the next query once Kafka answers; None if a signal came before.
+
+        The broker has closed a connection that was idle since the last query; or it is away. A new
+        process would take a minute to come to this point, and JVM and session are here.
+        """
+        while not self._stopping.is_set():
+            try:
+                self._engine.add_topic_ids(self._watch.find(self._admin))
+                return self._source()
+            except KafkaUnavailable as error:
+                self._await_another_query(error)
+                self._beat()
+        return None
 
     def _follow_settings(self) -> bool:
         """Waits while the shard is to take other settings, then loads those that it has. No query
@@ -290,9 +308,12 @@ class IngestRun:
         try:
             yield
         except PlannerUnavailable as error:
-            wait_s = self._planner_backoff.next_ms() / 1000
-            _log.warning("another query follows", reason=str(error), wait_s=wait_s)
-            self._stopping.wait(wait_s)
+            self._await_another_query(error)
+
+    def _await_another_query(self, error: DuewheelError) -> None:
+        wait_s = self._query_backoff.next_ms() / 1000
+        _log.warning("another query follows", reason=str(error), wait_s=wait_s)
+        self._stopping.wait(wait_s)
 
     @contextmanager
     def _metrics(self) -> Iterator[IngestMetrics]:
@@ -328,7 +349,7 @@ class IngestRun:
         """Notes since when no process has planned a batch; a line in the log says so at times."""
         if is_planned:
             self._unplanned_ms = 0
-            self._planner_backoff.succeeded()
+            self._query_backoff.succeeded()
             return
         now_ms = self._clock.now_ms()
         self._unplanned_ms = self._unplanned_ms or now_ms
