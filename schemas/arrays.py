@@ -10,7 +10,6 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
-Float64 = npt.NDArray[np.float64]
 
 
 def bounds_of(counts: Int64 | Bool | Sequence[int]) -> Int64:

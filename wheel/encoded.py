@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
-from duewheel.schemas.arrays import Float64, Int64
-from duewheel.schemas.batches import ANY_TIME, TopicPartition
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.wheel.target_rules import Target
 
@@ -69,39 +68,6 @@ class Writes:
     partition: Int64
 
 
-class Budget(NamedTuple):
-    """Of a timer topic, for its rows to costly targets (dequeue/costly_rows.py)."""
-
-    paid_ms: int  # when its debt is paid
-    visit_ms: Int64  # of each lane, the instant for which its rows wait
-    due: Float64  # of each lane, the part of the debt that is its visit's, in ms
-
-    @property
-    def until_ms(self) -> int:
-        """The end of debt and visits."""
-        return max(self.paid_ms, int(self.visit_ms.max()))
-
-
-LANES = 64
-NO_BUDGET = Budget(ANY_TIME, np.full(LANES, ANY_TIME), np.zeros(LANES))
-Budgets = Mapping[str, Budget]  # by timer topic, if it has a debt
-NO_DEBTS: Budgets = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Spending:
-    """The costs of one transaction.
-
-    Attributes:
-        not_before_ms: of each row, the instant for which it waits; ANY_TIME if it leaves.
-        before, after: the budgets without and with this transaction.
-    """
-
-    not_before_ms: Int64
-    before: Budgets
-    after: Budgets
-
-
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """Deliveries as batches, and the metadata that they depend on."""
@@ -115,7 +81,6 @@ class Encoded:
     copy_key: bytes  # of the MACs of copies; empty: they have none
     encoded_ms: int  # by the clock of the rows' waits
     paused: PausedTimers = NONE_PAUSED  # the topics that were paused
-    spending: Spending | None = None  # by rows of costly targets
     on_commit: Committed | None = None  # an observer's
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 
@@ -40,17 +39,6 @@ class Reason(IntEnum):
         return self.name.lower()
 
 
-class Cost(NamedTuple):
-    """How slow the settings of a target make its appends; zeros if they are as usual."""
-
-    by: str = ""  # the setting, with its value
-    append_ms: int = 0  # expected for each batch
-    mib_ms: int = 0  # and for each MiB
-
-
-USUAL_COST = Cost()
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """The loaded metadata of a target topic."""
@@ -63,7 +51,8 @@ class Target:
     topic_id: str = ""  # Kafka's id of the topic that has this name now; empty if it has none
     # The setting that closes all partitions to writes; empty if there is none
     closed_by: str = ""
-    cost: Cost = USUAL_COST
+    costly_by: str = ""  # its setting that makes appends slow; empty if there is none
+    rests: bool = False  # a costly one, for now: its timers are parked
     is_unknown: bool = False  # its metadata has not come yet, so the other values mean nothing
     batch_bytes: int = 0  # the size of its batches before compression
     codec: Codec = "none"  # of its deliveries

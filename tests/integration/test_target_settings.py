@@ -89,38 +89,20 @@ def test_a_strict_target_with_the_brokers_timestamps_is_like_any_other(
     assert not shard.statistics.parked
 
 
-@pytest.fixture
-def two_teams(tmp_path: Path, broker: SharedBroker) -> Iterator[ProxiedShard]:
-    """Each has a timer topic, and a target whose appends wait for the disk."""
-    topics = FaultTopics.named(f"teams-{uuid.uuid4().hex[:8]}")
-    topics.create(broker.bootstrap_servers)
-    other = f"{topics.timers}.other"
+def test_a_target_with_slow_appends_gets_a_share(shard: ProxiedShard, broker: SharedBroker) -> None:
+    """Each append waits for the disk: those beyond the share come back, all others leave."""
+    orders, slow = shard.topics.orders, f"{shard.topics.bills}.slow"
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
-        slow = {"num_partitions": 24, "configs": {"flush.messages": "1"}}
-        timers = {"num_partitions": 2, "configs": {"message.timestamp.type": "LogAppendTime"}}
-        admin.create_topics({other: timers, f"{other}.slow": slow, f"{topics.timers}.slow": slow})
-    shard = ProxiedShard(*(tmp_path, broker, broker.bootstrap_servers, topics), more_timers=[other])
-    yield shard
-    shard.stop()
-
-
-def test_targets_with_slow_appends_share_no_time_between_teams(two_teams: ProxiedShard) -> None:
-    """One team has more of them than there is time for: its own timers wait, in order."""
-    shard, timers = two_teams, two_teams.topics.timers
-    flooded, other = f"{timers}.slow", f"{timers}.other"
+        config = {"flush.messages": "1"}
+        admin.create_topics({slow: {"num_partitions": 12, "configs": config}})
     shard.start()
-    count, due_ms = 24 * 20, 0
-    shard.write([(flooded, number % 24) for number in range(count)])
-    for number in range(1, 8):
-        # The first are due with the flood, the later ones while its timers return.
-        due_ms = shard.write([(f"{other}.slow", number)], number * 1_000, timer_topic=other)
-    shard.write([(shard.topics.orders, 0)] * 5)
-    shard.turn_until(lambda: CLOCK.now_ms() > due_ms + 500, "never due")
-    assert set(shard.statistics.parked) == {flooded}, "the other team's leave when they are due"
-    assert sum(map(len, shard.arrived(f"{other}.slow").values())) == 7
-    assert len(shard.arrived(shard.topics.orders)[0]) == 5
-    shard.turn_until(lambda: shard.statistics.delivered == count + 12, "they never come")
-    assert shard.values(flooded) == {n: list(range(n, count, 24)) for n in range(24)}
+    counts = {slow: 12, orders: 4}
+    shard.write([(t, number % count) for number in range(24) for t, count in counts.items()])
+    shard.turn_until(lambda: shard.statistics.delivered >= 24, "the neighbours are held up")
+    assert shard.statistics.parked == {slow: 8}, "the rows of four partitions"
+    shard.turn_until(lambda: shard.statistics.delivered == 48, "they never come")
+    values = sorted(number for some in shard.values(slow).values() for number in some)
+    assert values == list(range(0, 48, 2)), "exactly once"
 
 
 def test_a_replay_to_a_strict_target_harms_no_other(config: Path) -> None:

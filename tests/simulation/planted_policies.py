@@ -74,32 +74,6 @@ POLICIES = {
         test="unit/wheel/dequeue/test_encoder.py::"
         "test_what_was_encoded_before_a_pause_is_encoded_again",
     ),
-    "costly-spent-twice": Planted(
-        "6",
-        "the time for costly targets is spent again by what was encoded before",
-        "wheel/dequeue/encoder.py",
-        "            and (encoded.spending is None or encoded.spending.before is self._budgets)\n",
-        "",
-        test="unit/wheel/dequeue/test_encoder.py::"
-        "test_what_was_encoded_before_the_time_was_spent_is_encoded_again",
-    ),
-    "costly-overtaken": Planted(
-        "4",
-        "a new row of a lane leaves with its visit, before copies of higher offsets",
-        "wheel/dequeue/costly_rows.py",
-        "is_due[lane] & (deliveries.retries[rows] == 0)",
-        "is_due[lane] & (deliveries.retries[rows] < 0)",
-        test="unit/wheel/dequeue/test_costly_rows.py::"
-        "test_later_rows_of_a_lane_wait_for_its_visit_and_let_its_copies_pass",
-    ),
-    "costly-shared": Planted(
-        "6",
-        "the debt of one timer topic is that of all",
-        "wheel/dequeue/costly_rows.py",
-        "debt = np.array([[max(0, each.paid_ms - now_ms) / pace] for each in own])",
-        "debt = np.full((len(own), 1), max(max(0, each.paid_ms - now_ms) / pace for each in own))",
-        test="unit/wheel/dequeue/test_costly_rows.py::test_the_debt_of_a_timer_topic_is_its_own",
-    ),
     "own-hops": Planted(
         "4",
         "each row hops as far as it can, on a way of its own",

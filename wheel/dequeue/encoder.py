@@ -38,7 +38,7 @@ from duewheel.wheel.dequeue.receipt_rows import (
 )
 from duewheel.wheel.dequeue.routing import TopicLookup, route
 from duewheel.wheel.dequeue.waiting_dead_letters import WaitingDeadLetters
-from duewheel.wheel.encoded import NO_DEBTS, Budgets, Committed, Encoded, Part, Writes
+from duewheel.wheel.encoded import Committed, Encoded, Part, Writes
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.target_rules import Target
 
@@ -104,7 +104,6 @@ class Encoder:
         self._observer = observer
         self._letters = WaitingDeadLetters(dead_letter_topic)
         self.copy_key = b""
-        self._budgets = NO_DEBTS
 
     @property
     def letters_wait(self) -> bool:
@@ -153,18 +152,12 @@ class Encoder:
         self._letters.note(encoded.used_targets.get(self._dead_letter_topic))
         return prepared
 
-    def note_attempt(self, encoded: Encoded | None) -> None:
-        """A transaction of these rows begins. It takes its time even if it is aborted."""
-        if encoded is not None and encoded.spending is not None:
-            self._budgets = encoded.spending.after
-
     def _holds(self, encoded: Encoded, lookup: TopicLookup, now_ms: int) -> bool:
         """Returns whether the rows would be encoded the same way now."""
         return (
             encoded.refused == self._catalog.refused
             and encoded.copy_key == self.copy_key
             and encoded.paused == self._paused()
-            and (encoded.spending is None or encoded.spending.before is self._budgets)
             and self._receipts.is_fresh(encoded.encoded_ms, now_ms)
             and lookup(list(encoded.used_targets)) == encoded.used_targets
         )
@@ -182,7 +175,6 @@ class Encoder:
             self._compress,
             self._paused(),
             self._observer,
-            self._budgets,
         )
 
 
@@ -198,7 +190,6 @@ def encode(
     compress: Compress = lambda batch, _: batch,
     paused: PausedTimers = NONE_PAUSED,
     observer: Observer | None = None,
-    budgets: Budgets = NO_DEBTS,
 ) -> Encoded:
     """Takes steps 1 to 5 of the module's head. No client, any thread.
 
@@ -215,7 +206,6 @@ def encode(
         copy_key=copy_key,
         without_receipt=receipts.without_place,
         paused=paused,
-        budgets=budgets,
     )
     used_targets = dict(routed.used_targets)
     rows, groups, order = grouped(routed.deliveries, used_targets, chance)
@@ -246,7 +236,5 @@ def encode(
             np.concatenate([destination, len(groups) + partition]),
         )
     return Encoded(
-        *(parts, writes, routed.aside, used_targets, refused, copy_key, now_ms, paused),
-        routed.spending,
-        on_commit,
+        *(parts, writes, routed.aside, used_targets, refused, copy_key, now_ms, paused), on_commit
     )

@@ -4,8 +4,6 @@
     PARK         its target partition takes no writes for now, its receipt has no place, or its
                  target, timer topic or tag is paused (checkpoints/pauses.py): a copy waits in its
                  timer topic (requeue.py), unless that refuses the copy
-    QUEUE        its target is costly, and its timer topic has no time for it (costly_rows.py): a
-                 copy waits as if parked, but has not failed
     POSTPONE     a policy lets it leave later (policies/policy.py): a copy waits likewise; if its
                  timer topic refuses the copy, the row is delivered now
     DEAD_LETTER  ingest has rejected it; or it has a Reason: it can never be published, or cannot
@@ -37,10 +35,8 @@ from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_POLICY, Deliver
 from duewheel.schemas.wire.record_codec import with_header
 from duewheel.wheel import target_rules
 from duewheel.wheel.dequeue import requeue
-from duewheel.wheel.dequeue.costly_rows import spend
-from duewheel.wheel.dequeue.partitioner import likely_partitions, used_topics, without_target
+from duewheel.wheel.dequeue.partitioner import used_topics, without_target
 from duewheel.wheel.dequeue.too_large import too_large
-from duewheel.wheel.encoded import NO_DEBTS, Budgets, Spending
 from duewheel.wheel.policies.policy import returning
 from duewheel.wheel.target_rules import NO_TARGET, Reason, Target
 
@@ -56,7 +52,6 @@ class Fate(IntEnum):
     POSTPONE = 2
     DEAD_LETTER = 3
     KEEP = 4
-    QUEUE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +61,12 @@ class Fates:
     Attributes:
         fate: a Fate, as a number.
         reason: a Reason, as a number, of dead letters that ingest has not rejected.
-        not_before_ms: when a copy may leave, of rows that are parked, postponed or queue.
-        spending: the costs of those for costly targets; None without such rows.
+        not_before_ms: when a copy may leave, of rows that are parked or postponed.
     """
 
     fate: Int32
     reason: Int32
     not_before_ms: Int64
-    spending: Spending | None
 
     def are(self, *fates: Fate) -> Bool:
         """The rows with one of these fates."""
@@ -90,7 +83,6 @@ def decide(
     wait_ms: requeue.Waits,
     without_receipt: Callable[[Deliveries, Fetch], Bool],
     paused: PausedTimers,
-    budgets: Budgets = NO_DEBTS,
 ) -> Fates:
     """Decides the fate of each row.
 
@@ -113,21 +105,15 @@ def decide(
     # The later of the two: otherwise this row could overtake an earlier one of its key.
     retry_ms = np.where(waits, now_ms + requeue.waits_ms(deliveries, wait_ms), ANY_TIME)
     not_before_ms = np.maximum(retry_ms, np.where(later, deliveries.not_before_ms, ANY_TIME))
-    leaving = (reason == Reason.NONE) & ~(waits | later)
-    spending = _spending(deliveries, targets, leaving, budgets, now_ms)
-    queues = np.zeros_like(waits)
-    if spending is not None:
-        queues = spending.not_before_ms != ANY_TIME
-        not_before_ms = np.maximum(not_before_ms, spending.not_before_ms)
-    back = waits | later | queues
+    back = waits | later
     if back.any():
         copies = requeue.waiting_copies(deliveries, back, not_before_ms, waits)
         no_copy = back & (why_not(copies, fetch(_timer_topics(deliveries)), []) != Reason.NONE)
-        reason[no_copy & (waits | queues)] = Reason.TARGET_UNAVAILABLE
+        reason[no_copy & waits] = Reason.TARGET_UNAVAILABLE
         back &= ~no_copy
     fate = np.select(
-        [deliveries.dead_letter | (reason != Reason.NONE), back & waits, back & queues, back],
-        [Fate.DEAD_LETTER, Fate.PARK, Fate.QUEUE, Fate.POSTPONE],
+        [deliveries.dead_letter | (reason != Reason.NONE), back & waits, back],
+        [Fate.DEAD_LETTER, Fate.PARK, Fate.POSTPONE],
         Fate.DELIVER,
     ).astype(np.int32)
     letters = fate == Fate.DEAD_LETTER
@@ -135,23 +121,7 @@ def decide(
         targets = fetch(_timer_topics(deliveries))
         exists = [not targets[topic].refusal for topic, _ in deliveries.source_partitions]
         fate[letters & np.array(exists, np.bool_)[deliveries.source_partition]] = Fate.KEEP
-    return Fates(fate, reason, not_before_ms, spending)
-
-
-def _spending(
-    deliveries: Deliveries,
-    targets: Mapping[str, Target],
-    leaving: Bool,
-    budgets: Budgets,
-    now_ms: int,
-) -> Spending | None:
-    """The costs of the `leaving` rows, but for those that go to the topics of the shard itself."""
-    known = [targets.get(topic, NO_TARGET) for topic in deliveries.targets]
-    if not any(target.cost.append_ms for target in known):
-        return None
-    leaving = leaving & ~(deliveries.dead_letter | deliveries.is_copy | deliveries.answer)
-    partition = likely_partitions(deliveries, targets)
-    return spend(deliveries, known, partition, leaving, budgets, now_ms)
+    return Fates(fate, reason, not_before_ms)
 
 
 def _of_paused(deliveries: Deliveries, paused: PausedTimers) -> Bool:

@@ -20,6 +20,7 @@ import numpy as np
 
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import NO_PARTITION, Deliveries, topic_numbers
+from duewheel.wheel.dequeue.costly_rows import beyond_share
 from duewheel.wheel.encoded import Writes
 from duewheel.wheel.target_rules import Target, key_partition
 
@@ -49,7 +50,8 @@ def used_topics(deliveries: Deliveries) -> list[str]:
 
 
 def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
-    """Rows whose target partition takes no writes for now, or whose target is not looked up yet.
+    """Rows whose target partition takes no writes for now, whose target is not looked up yet, or
+    that are beyond the share of costly targets (costly_rows.py).
 
     Excluded are dead letters and copies, which have no other place to wait, and rows without a
     fixed partition as long as another one takes writes.
@@ -58,15 +60,12 @@ def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Boo
     unknown = np.array([one is not None and one.is_unknown for one in known], np.bool_)
     rows: Bool = unknown[deliveries.target]
     bound = deliveries.dead_letter | deliveries.is_copy
-    if any(one is not None and one.unavailable for one in known):
-        partition = likely_partitions(deliveries, targets)
+    if any(one is not None and (one.unavailable or one.costly_by) for one in known):
+        partition = _partitions(deliveries, targets, lambda free: free[0])
         rows = rows | _unavailable(deliveries, targets, partition)
+        place = _packed_partitions(deliveries, partition)
+        rows |= beyond_share(deliveries, known, place, bound | rows)
     return rows & ~bound
-
-
-def likely_partitions(deliveries: Deliveries, targets: Mapping[str, Target]) -> Int64:
-    """The partition of each row; without key and request, the first one that takes writes."""
-    return _partitions(deliveries, targets, lambda free: free[0])
 
 
 def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partition: Int64) -> Bool:

@@ -22,7 +22,7 @@ from duewheel.schemas.wire.copy_mac import signed
 from duewheel.wheel.dequeue import dead_letter_rows, requeue
 from duewheel.wheel.dequeue.fate import Fate, Fates, Fetch, decide
 from duewheel.wheel.dequeue.too_large import too_large
-from duewheel.wheel.encoded import NO_DEBTS, Aside, Budgets, Spending
+from duewheel.wheel.encoded import Aside
 from duewheel.wheel.target_rules import Reason, Target
 
 # The metadata of these topics; raises if it has none.
@@ -35,13 +35,12 @@ class Routed:
 
     Attributes:
         deliveries: in the order in which they came.
-        aside, used_targets, spending: as in Encoded.
+        aside, used_targets: as in Encoded.
     """
 
     deliveries: Deliveries
     aside: Aside
     used_targets: Mapping[str, Target]
-    spending: Spending | None
 
 
 def _all_have_place(deliveries: Deliveries, _: Fetch) -> Bool:
@@ -58,7 +57,6 @@ def route(
     copy_key: bytes = b"",
     without_receipt: Callable[[Deliveries, Fetch], Bool] = _all_have_place,
     paused: PausedTimers = NONE_PAUSED,
-    budgets: Budgets = NO_DEBTS,
 ) -> Routed:
     """Decides the fates of the rows, and addresses them.
 
@@ -78,10 +76,9 @@ def route(
         return used_targets
 
     fates = decide(
-        *(deliveries, fetch, refused, dead_letter_topic, now_ms, wait_ms),
-        *(without_receipt, paused, budgets),
+        deliveries, fetch, refused, dead_letter_topic, now_ms, wait_ms, without_receipt, paused
     )
-    back = fates.are(Fate.PARK, Fate.QUEUE, Fate.POSTPONE)
+    back = fates.are(Fate.PARK, Fate.POSTPONE)
     if back.any():
         parked = fates.are(Fate.PARK)
         deliveries = requeue.waiting_copies(deliveries, back, fates.not_before_ms, parked)
@@ -97,7 +94,7 @@ def route(
         if keep.any():
             deliveries = _kept(deliveries, keep, used_targets, now_ms, wait_ms)
         deliveries = _fitted(deliveries, used_targets)
-    return Routed(deliveries, _aside(fates, deliveries), used_targets, fates.spending)
+    return Routed(deliveries, _aside(fates, deliveries), used_targets)
 
 
 def _aside(fates: Fates, deliveries: Deliveries) -> Aside:
@@ -112,7 +109,7 @@ def _aside(fates: Fates, deliveries: Deliveries) -> Aside:
         names = [policy.name for policy in deliveries.policies]
         counts |= dict(zip(names, of_policy.tolist(), strict=True))
     return Aside(
-        np.flatnonzero(fates.are(Fate.PARK, Fate.QUEUE)),
+        np.flatnonzero(fates.are(Fate.PARK)),
         np.flatnonzero(fates.are(Fate.POSTPONE)),
         np.flatnonzero(fates.are(Fate.KEEP)),
         np.flatnonzero(dead_lettered),

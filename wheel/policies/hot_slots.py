@@ -31,13 +31,14 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from duewheel.schemas.arrays import Float64, Int64
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, Deliveries
 from duewheel.schemas.columns import take
 from duewheel.schemas.hashing import order_hashes
 from duewheel.wheel.policies.policy import DueRows
 
 Action = Literal["spread", "dead-letter"]
+Float64 = npt.NDArray[np.float64]
 Uint64 = npt.NDArray[np.uint64]
 
 # The finaliser of splitmix64. Without it the hashes of a timer partition would not be uniform: bits

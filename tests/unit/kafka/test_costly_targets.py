@@ -1,12 +1,13 @@
-"""Targets whose own settings make appends slow, and how slow."""
+"""Targets whose own settings make appends slow, and how long they rest."""
 
 from __future__ import annotations
 
 import pytest
 
-from duewheel.kafka.targets.costly_targets import cost_of
+from duewheel.kafka.targets.costly_targets import USUAL_S, costly_by
+from duewheel.kafka.targets.rest import Rest
 from duewheel.kafka.topics.description import TopicSettings
-from duewheel.wheel.target_rules import USUAL_COST, Cost
+from duewheel.testing import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,8 @@ def test_a_setting_of_the_topic_itself_makes_it_costly(
     setting: str, value: str, is_costly: bool
 ) -> None:
     own = TopicSettings({setting: value}, frozenset([setting]))
-    assert cost_of(own) == (Cost(f"{setting}={value}", 25, 0) if is_costly else USUAL_COST)
-    assert cost_of(TopicSettings({setting: value})) == USUAL_COST, "it is the broker's for all"
+    assert costly_by(own) == (f"{setting}={value}" if is_costly else "")
+    assert costly_by(TopicSettings({setting: value})) == "", "the broker has it for all topics"
 
 
 @pytest.mark.parametrize(
@@ -46,12 +47,19 @@ def test_a_slow_level_counts_where_the_broker_compresses(
 ) -> None:
     name = f"compression.{codec}.level"
     values = {"compression.type": codec, name: str(level)}
-    expected = Cost(f"{name}={level}", 25, 4_000) if is_slow else USUAL_COST
-    assert cost_of(TopicSettings(values, frozenset(values))) == expected
+    expected = f"{name}={level}" if is_slow else ""
+    assert costly_by(TopicSettings(values, frozenset(values))) == expected
     values["compression.type"] = "producer"
-    assert cost_of(TopicSettings(values, frozenset(values))) == USUAL_COST
+    assert costly_by(TopicSettings(values, frozenset(values))) == ""
 
 
-def test_a_slow_level_costs_bytes_whatever_else_is_set() -> None:
-    values = {"compression.type": "zstd", "compression.zstd.level": "22", "flush.messages": "1"}
-    assert cost_of(TopicSettings(values, frozenset(values))).mib_ms == 4_000
+def test_a_long_transaction_is_followed_by_nine_times_as_long() -> None:
+    clock = ManualClock(0)
+    rest = Rest(USUAL_S, lambda: clock.now_ms() / 1000)
+    rest.note_duration(0.2)
+    went_on = [rest.goes_on]
+    rest.note_duration(1)
+    for seconds in (8.9, 0.2):
+        clock.sleep(seconds)
+        went_on.append(rest.goes_on)
+    assert went_on == [False, True, False]

@@ -208,7 +208,6 @@ class KafkaPublisher:
         try:
             attempt = self._attempts.make(admin, deliveries, encoded, progress)
             self._aside = attempt.aside
-            self._encoder.note_attempt(encoded)
             stamp_ms = self._transact(attempt)
             self._catalog.settle(deliveries, {(p.topic, p.partition) for p in attempt.parts})
             log_held(progress.held.keys(), attempt.aside.held.keys())
@@ -225,7 +224,11 @@ class KafkaPublisher:
         now_ms = self._record_clock.now_ms(attempt.due_ms)
         note = partial(self._note_refusals, attempt.parts)
         transact = self._session.producer.transact
-        stamp_ms = transact("publish", batches, now_ms, self._limits.quiet_s, note)
+        try:
+            stamp_ms = transact("publish", batches, now_ms, self._limits.quiet_s, note)
+        finally:
+            seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
+            self._catalog.note_duration({part.topic for part in attempt.parts}, seconds)
         if stamp_ms is not None:
             self._record_clock.note_stamp(stamp_ms, began_ms)
         return stamp_ms

@@ -2,5 +2,5 @@
 
 `background_lookups` fetches the others beside transactions; `unavailable_partitions` decides which
 of their partitions take no writes for now, `costly_targets` which topics make appends slow.
-`ttl_cache` is the cache itself.
+`rest` bounds the time that lookups and slow appends take, `ttl_cache` is the cache itself.
 """

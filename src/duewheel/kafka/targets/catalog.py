@@ -32,7 +32,8 @@ from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.targets.background_lookups import BackgroundLookups, for_now
 from duewheel.kafka.targets.costly_targets import NAMES as COSTLY_SETTINGS
-from duewheel.kafka.targets.costly_targets import CostlyLog, cost_of
+from duewheel.kafka.targets.costly_targets import USUAL_S, CostlyLog, costly_by
+from duewheel.kafka.targets.rest import Rest
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions, takes_writes
 from duewheel.kafka.topics.description import (
@@ -54,7 +55,6 @@ from duewheel.wheel.target_rules import Reason, Target, reason_text
 
 # How many names of users a transaction waits for: some ten milliseconds.
 LOOKUPS_MAX = 100
-_REST_FACTOR = 9  # times as long as such a wait there is none, so it takes a tenth of the time
 # The settings that are read of each target.
 _BATCH_BOUNDS = ("max.message.bytes", "segment.bytes")
 _SETTINGS = (
@@ -94,7 +94,8 @@ class TargetCatalog:
         self._cache: TtlCache[str, Target] = TtlCache()  # topics that take records
         self._refusing: TtlCache[str, Target] = TtlCache()
         self._costly_log = CostlyLog()
-        self._new_from_s = 0.0  # before it no wait for names that were not known
+        self._rest_of_costly = Rest(USUAL_S)
+        self._rest_of_new = Rest()  # from waits for names that were not known
         self._background = BackgroundLookups()
         self._smaller: TtlCache[str, int] = TtlCache()  # bytes of a batch
         self._record_limit: TtlCache[str, int] = TtlCache()
@@ -127,8 +128,7 @@ class TargetCatalog:
             targets.update(self._fetch(admin, now[first : first + TOPICS_PER_REQUEST], deadline))
         if has_new:
             # A producer that invents names would otherwise hold up each transaction.
-            ended_s = time.monotonic()
-            self._new_from_s = ended_s + _REST_FACTOR * (ended_s - began_s)
+            self._rest_of_new.note_duration(time.monotonic() - began_s)
         grace_s = self._limits.target_age_s  # one that existed long ago may be deleted
         targets.update({topic: for_now(self._cache.get(topic, grace_s)) for topic in later})
         self._background.add(later, partial(self._describe, admin))
@@ -144,7 +144,7 @@ class TargetCatalog:
         for topic in missing:
             rank = first if topic in needed else known if self._cache.get_stale(topic) else new
             rank.append(topic)
-        if time.monotonic() < self._new_from_s:
+        if self._rest_of_new.goes_on:
             return [*first, *known[:LOOKUPS_MAX]], [*known[LOOKUPS_MAX:], *new]
         optional = [*known, *new]
         return [*first, *optional[:LOOKUPS_MAX]], optional[LOOKUPS_MAX:]
@@ -203,9 +203,10 @@ class TargetCatalog:
 
     def _as_now(self, topic: str, target: Target) -> Target:
         codec, size = self._compression.of(topic), self.batch_bytes(topic, target)
-        if (target.batch_bytes, target.codec) == (size, codec):
+        rests = bool(target.costly_by) and self._rest_of_costly.goes_on
+        if (target.batch_bytes, target.codec, target.rests) == (size, codec, rests):
             return target
-        return replace(target, batch_bytes=size, codec=codec)
+        return replace(target, batch_bytes=size, codec=codec, rests=rests)
 
     def _store(self, targets: Mapping[str, Target]) -> None:
         self._costly_log.log_new(targets)
@@ -227,7 +228,7 @@ class TargetCatalog:
         self._cache.clear()
         self._refusing.clear()
         self._background.forget()
-        self._new_from_s = 0.0  # all names are new now: rows of each would be parked
+        self._rest_of_new.end()  # all names are new now: rows of each would be parked
 
     def batch_bytes(self, topic: str, target: Target) -> int:
         """How large to make this topic's batches, in bytes."""
@@ -264,6 +265,12 @@ class TargetCatalog:
     def mark_unavailable(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition while others were acknowledged."""
         self._failures.note_failure(partition, why)
+
+    def note_duration(self, topics: Iterable[str], seconds: float) -> None:
+        """A transaction with batches for these topics has lasted so long, and may have failed."""
+        known = map(self._cache.get_stale, topics)
+        if any(target is not None and target.costly_by for target in known):
+            self._rest_of_costly.note_duration(seconds)
 
     def settle(self, deliveries: Deliveries | None, partitions: Iterable[TopicPartition]) -> None:
         """These rows are published: drop the refusals of their sources, and the failures of their
@@ -316,5 +323,5 @@ class TargetCatalog:
                 if closed_by or not takes_writes(each, in_sync_min)
             ),
             closed_by=closed_by,
-            cost=cost_of(settings),
+            costly_by=costly_by(settings),
         )

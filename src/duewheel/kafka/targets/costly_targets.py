@@ -1,9 +1,12 @@
-"""Finds targets whose own settings make an append slow: *costly* ones.
+"""Finds targets whose own settings make an append slow, and bounds the time that they take.
 
 Each row of a transaction waits for the slowest append, and the owner of a topic decides how slow
 that is: with `flush.messages=1` an append costs a broker 4 to 25 ms, with `segment.ms=1` 11 ms, and
-the highest levels of gzip, lz4 and zstd 1 to 4 s per MiB. wheel/dequeue/costly_rows.py bounds the
-time that such targets take, by the largest of these costs.
+the highest levels of gzip, lz4 and zstd 1 to 4 s per MiB. So a transaction has a small share for
+all such targets (wheel/dequeue/costly_rows.py), and after one that took long there is a rest: their
+rows are parked for nine times as long. All costly targets of a shard share this tenth of the time,
+so one of them may delay the others; the neighbours of all wait half a second, but for a row that
+is larger than the share, which leaves alone.
 
 A setting of the broker, for all topics alike, is the operator's choice: it makes none costly.
 """
@@ -15,7 +18,7 @@ from collections.abc import Mapping
 import structlog
 
 from duewheel.kafka.topics.description import TopicSettings
-from duewheel.wheel.target_rules import USUAL_COST, Cost, Target
+from duewheel.wheel.target_rules import Target
 
 # An append below the value ends a segment, waits for the disk, or is one of many.
 _LEAST = {
@@ -32,23 +35,21 @@ _LEVEL_MAX = {  # by codec: a higher level takes a second and more for a MiB of 
     "zstd": ("compression.zstd.level", 12),
 }
 NAMES = (*_LEAST, _CODEC, *(name for name, _ in _LEVEL_MAX.values()))
-_APPEND_MS, _MIB_MS = 25, 4_000  # the largest of the costs above
+USUAL_S = 0.25  # a transaction that takes no longer is followed by no rest
 _LOGGED_MAX = 1_000
 _SHOWN_MAX = 20
 
 log = structlog.get_logger(__name__)
 
 
-def cost_of(settings: TopicSettings) -> Cost:
-    """The cost of appends by the topic's own settings."""
+def costly_by(settings: TopicSettings) -> str:
+    """The topic's own setting, with its value, that makes appends slow; empty if there is none."""
     own = {name: settings.values[name] for name in NAMES if name in settings.own}
-    name, most = _LEVEL_MAX.get(settings.values.get(_CODEC, ""), ("", 0))
-    if int(own.get(name, 0)) > most:
-        return Cost(f"{name}={own[name]}", _APPEND_MS, _MIB_MS)
     for name, least in _LEAST.items():
         if name in own and int(own[name]) < least:
-            return Cost(f"{name}={own[name]}", _APPEND_MS)
-    return USUAL_COST
+            return f"{name}={own[name]}"
+    name, most = _LEVEL_MAX.get(settings.values.get(_CODEC, ""), ("", 0))
+    return f"{name}={own[name]}" if int(own.get(name, 0)) > most else ""
 
 
 class CostlyLog:
@@ -61,8 +62,8 @@ class CostlyLog:
         """Logs targets that have become costly since they were last seen."""
         new = dict[str, str]()
         for topic, target in targets.items():
-            if target.cost.by != self._logged.get(topic, ""):
-                new[topic] = target.cost.by
+            if target.costly_by != self._logged.get(topic, ""):
+                new[topic] = target.costly_by
         self._logged.update(new)
         if len(self._logged) > _LOGGED_MAX:
             self._logged = {topic: by for topic, by in new.items() if by}

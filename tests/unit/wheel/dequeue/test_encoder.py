@@ -19,7 +19,7 @@ from duewheel.wheel.dequeue.encoder import Encoder, encode
 from duewheel.wheel.dequeue.receipt_rows import Receipts
 from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.encoded import Encoded
-from duewheel.wheel.target_rules import Cost, Reason, Target
+from duewheel.wheel.target_rules import Reason, Target
 
 LIMIT = 1_000
 NOW_MS = 1_800_000_000_000
@@ -103,22 +103,6 @@ def test_what_was_encoded_before_a_pause_is_encoded_again() -> None:
     assert [topic for topic, _, _ in places(again)] == ["a", "b"]
 
 
-def test_what_was_encoded_before_the_time_was_spent_is_encoded_again() -> None:
-    """Of costly targets only; the time is spent when a transaction begins."""
-    costly = replace(THERE, cost=Cost("flush.messages=1", 25), partitions=99)
-    catalog = cast("Any", FixedCatalog({"slow": costly}))
-    encoder = Encoder(catalog, "dead", random.Random(0), compressed, Receipts())
-    first, second = (rows(["slow"] * 10, range(start, start + 10)) for start in (0, 10))
-    ahead = [encoder.prepare(sent, NOW_MS) for sent in (first, second, rows(["a"], [0]))]
-    assert [encoder.renew(each, catalog.recall, NOW_MS) for each in ahead] == ahead
-    encoder.note_attempt(ahead[0].encoded)
-    renewed = [encoder.renew(each, catalog.recall, NOW_MS) for each in ahead]
-    assert [after is before for after, before in zip(renewed, ahead, strict=True)] == [0, 0, 1]
-    assert renewed[1].encoded is not None
-    assert {topic for topic, _, _ in places(renewed[1].encoded)} == {"timers"}
-    assert len(renewed[1].encoded.aside.parked) == 10
-
-
 def signed_topics(found: Encoded) -> list[str]:
     return [part.topic for part in found.parts if b"TIMER_COPY_MAC" in bytes(part.batch.body)]
 
@@ -128,11 +112,8 @@ class FixedCatalog:
 
     refused: frozenset[bytes] = frozenset()
 
-    def __init__(self, others: Mapping[str, Target] | None = None) -> None:
-        self._others = others or {}
-
     def recall(self, topics: Sequence[str]) -> Mapping[str, Target]:
-        return {topic: self._others.get(topic, THERE) for topic in topics}
+        return dict.fromkeys(topics, THERE)
 
 
 def test_a_record_alone_in_its_batch_is_named() -> None:

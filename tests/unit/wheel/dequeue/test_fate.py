@@ -15,16 +15,12 @@ from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, PolicyLabel
 from duewheel.schemas.columns import binary
 from duewheel.wheel.dequeue.fate import Fate, decide, why_not
-from duewheel.wheel.encoded import NO_BUDGET
-from duewheel.wheel.target_rules import Cost, Reason, Target
+from duewheel.wheel.target_rules import Reason, Target
 
 WAIT_MS = (1_000, 1_000, 1_000)
 TOPICS = frozenset({"orders", "timers"})
 FAR_MS = NOW_MS + 90_000
 SMALL = Target(4, 90, batch_bytes=90)  # takes a message, and no copy of it
-COSTLY = replace(ROOM, cost=Cost("flush.messages=1", 25))
-# No time is left for a second and a half.
-BUDGETS = {"timers": NO_BUDGET._replace(paid_ms=NOW_MS + 2_500 + 1_500)}
 GONE = Target(0, 1_000, refusal=Reason.UNKNOWN_TARGET_TOPIC, batch_bytes=1_000)
 TO_DOWN = {"target_partition": 1}
 POSTPONED = {
@@ -49,19 +45,6 @@ TABLE: dict[str, tuple[dict[str, Any], dict[str, Target], Fate, Reason]] = {
     "reply": (
         TO_DOWN | {"answer": True},
         {"orders": DOWN},
-        Fate.DEAD_LETTER,
-        Reason.TARGET_UNAVAILABLE,
-    ),
-    "of a costly target without time": (
-        {},
-        {"orders": COSTLY},
-        Fate.QUEUE,
-        Reason.NONE,
-    ),
-    "rolled copy to one": ({"is_copy": True}, {"orders": COSTLY}, Fate.DELIVER, Reason.NONE),
-    "whose copy is refused, of a costly target": (
-        {},
-        {"orders": COSTLY, "timers": SMALL},
         Fate.DEAD_LETTER,
         Reason.TARGET_UNAVAILABLE,
     ),
@@ -113,14 +96,11 @@ def test_the_fate_of_a_row(name: str) -> None:
         *(one, fetch, frozenset(), "dead", NOW_MS, WAIT_MS),
         lambda deliveries, _: deliveries.header_count == 7,
         NONE_PAUSED,
-        BUDGETS,
     )
     assert (Fate(found.fate[0]), Reason(found.reason[0])) == (fate, reason)
     if fate in {Fate.PARK, Fate.POSTPONE}:
         wait_ms = found.not_before_ms[0] - NOW_MS
         assert wait_ms == 90_000 if "policy" in changes else 750 <= wait_ms <= 1_000
-    if fate is Fate.QUEUE:
-        assert found.not_before_ms[0] - NOW_MS == 1_500
     if fate is Fate.DELIVER and "policy" not in changes:
         assert found.not_before_ms[0] == ANY_TIME
         assert asked == ["orders"], "no topic is looked up that the row does not need"
