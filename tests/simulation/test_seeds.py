@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.simulation.simulate import NoEndError, ended_after
 
-FIRST, BLOCK, MOST = 81, 40, 480  # seeds go on until they have met even what is rare
+FIRST, BLOCK, MOST = 881, 40, 480  # seeds go on until they have met even what is rare
 
 
 def simulated(*words: str) -> tuple[dict[str, object], str]:
