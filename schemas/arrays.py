@@ -26,6 +26,15 @@ def ranges(firsts: Int64 | int, counts: Int64) -> Int64:
     return numbers
 
 
+def rank_among_equals(rising: Int64 | Int32) -> Int64:
+    """The place of each value among those equal to it, from 0. The values never fall.
+
+    >>> rank_among_equals(np.array([3, 3, 5])).tolist()
+    [0, 1, 0]
+    """
+    return np.arange(len(rising)) - np.searchsorted(rising, rising)
+
+
 def index_among(values: Int64, rising: Int64) -> tuple[Int64, Bool]:
     """The index of each value among some that rise, and whether it is one of them; else the index
     means nothing.

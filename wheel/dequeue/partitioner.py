@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.arrays import Bool, Int64, rank_among_equals
 from duewheel.schemas.batches import NO_PARTITION, Deliveries, topic_numbers
 from duewheel.wheel.dequeue.costly_rows import beyond_share
 from duewheel.wheel.encoded import Writes
@@ -44,8 +44,7 @@ def used_topics(deliveries: Deliveries) -> list[str]:
     _, of_partition = topic_numbers(deliveries.source_partitions)
     count, source = len(deliveries.targets), of_partition[deliveries.source_partition]
     source, target = divmod(np.unique(source * count + deliveries.target), max(1, count))
-    turn = np.arange(len(source)) - np.searchsorted(source, source)
-    in_turn = target[np.argsort(turn, kind="stable")]
+    in_turn = target[np.argsort(rank_among_equals(source), kind="stable")]
     return list(dict.fromkeys(deliveries.targets[index] for index in in_turn.tolist()))
 
 

@@ -23,6 +23,7 @@ from duewheel.wheel.dequeue import dead_letter_rows, requeue
 from duewheel.wheel.dequeue.fate import Fate, Fates, Fetch, decide
 from duewheel.wheel.dequeue.too_large import too_large
 from duewheel.wheel.encoded import Aside
+from duewheel.wheel.policies.policy import counts_by_policy
 from duewheel.wheel.target_rules import Reason, Target
 
 # The metadata of these topics; raises if it has none.
@@ -105,9 +106,7 @@ def _aside(fates: Fates, deliveries: Deliveries) -> Aside:
     counts = {reason.code: of_reason[reason] for reason in Reason}
     if counts.pop(Reason.FORBIDDEN.code):
         forbidden = dead_lettered & (fates.reason == Reason.FORBIDDEN)
-        of_policy = np.bincount(deliveries.policy[forbidden], minlength=len(deliveries.policies))
-        names = [policy.name for policy in deliveries.policies]
-        counts |= dict(zip(names, of_policy.tolist(), strict=True))
+        counts |= counts_by_policy(deliveries, forbidden)
     return Aside(
         np.flatnonzero(fates.are(Fate.PARK)),
         np.flatnonzero(fates.are(Fate.POSTPONE)),

@@ -16,6 +16,7 @@ from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.dequeue.lateness import LatenessStatistics
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
+from duewheel.wheel.policies.policy import counts_by_policy
 
 REJECTED, WAITED = "rejected", "waited"
 _LOG_MS = 60_000
@@ -71,6 +72,8 @@ class Statistics:
 
     def after_drops(self, cancelled: int, dropped: int) -> Statistics:
         """Returns these with so many more timers that cancels, or policies, have suppressed."""
+        if not (cancelled or dropped):
+            return self  # nearly always, and this is once for each transaction
         cancelled, dropped = self.cancelled + cancelled, self.dropped + dropped
         return replace(self, cancelled=cancelled, dropped=dropped)
 
@@ -138,9 +141,7 @@ def _with_policies(
     """Returns counts by policy, with these rows added."""
     if not len(rows):
         return counts
-    names = [policy.name for policy in deliveries.policies]
-    found = np.bincount(deliveries.policy[rows], minlength=len(deliveries.policies)).tolist()
-    return Counter(counts) + Counter(dict(zip(names, found, strict=True)))
+    return Counter(counts) + Counter(counts_by_policy(deliveries, rows))
 
 
 def _with_levels(counts: Mapping[int, int], levels: Int32) -> Mapping[int, int]:

@@ -105,6 +105,13 @@ def _hops(instants: Int64, rows: DueRows) -> Int64:
     return instants - hops * rows.window_ms
 
 
+def counts_by_policy(deliveries: Deliveries, rows: Int64 | Bool) -> dict[str, int]:
+    """Counts these rows by the name of the policy that has decided about each."""
+    names = [policy.name for policy in deliveries.policies]
+    counts = np.bincount(deliveries.policy[rows], minlength=len(names)).tolist()
+    return dict(zip(names, counts, strict=True))
+
+
 def returning(deliveries: Deliveries) -> Bool:
     """Selects the rows that a policy sends back to their timer topic."""
     rows: Bool = (deliveries.policy != NO_POLICY) & (deliveries.not_before_ms < NEVER)

@@ -28,7 +28,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TraceFlags
 
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Int64, rank_among_equals
 from duewheel.schemas.batches import Deliveries, topic_numbers
 from duewheel.schemas.columns import binary, choose, scatter
 from duewheel.schemas.wire.trace_context import TraceHeaders, sampled, trace_headers
@@ -149,8 +149,8 @@ class DeliveryTraces:
 def _equal_shares(topic: Int64, count: int) -> Int64:
     """At most `count` rows, equally many of each topic that has them; `topic` is each row's."""
     order = np.argsort(topic, kind="stable")
-    rank = np.arange(len(topic)) - np.searchsorted(topic[order], topic[order])
-    chosen: Int64 = np.sort(order[np.argsort(rank, kind="stable")[:count]])
+    in_turn = np.argsort(rank_among_equals(topic[order]), kind="stable")
+    chosen: Int64 = np.sort(order[in_turn[:count]])
     return chosen
 
 
