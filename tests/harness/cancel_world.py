@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -71,14 +71,16 @@ def cancel(
     return TimerRow(partition, offset, 0, timer_id=timer_id, request="cancel", named=named)
 
 
-def count_messages_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Returns a list that gets the number of messages of each read of ids, from now on."""
+def count_messages_read(
+    monkeypatch: pytest.MonkeyPatch, method: Literal["read", "read_ids"] = "read_ids"
+) -> list[int]:
+    """Returns a list that gets the number of messages of each such read, from now on."""
     read: list[int] = []
-    read_ids = MessageStore.read_ids
+    original: Callable[..., Any] = getattr(MessageStore, method)
 
     def counted(self: MessageStore, hour: int, records: Records) -> Any:
         read.append(len(records))
-        return read_ids(self, hour, records)
+        return original(self, hour, records)
 
-    monkeypatch.setattr(MessageStore, "read_ids", counted)
+    monkeypatch.setattr(MessageStore, method, counted)
     return read

@@ -31,7 +31,8 @@ def show_page(
     *,
     of: str,
 ) -> None:
-    """Prints `limit` rows; on stderr that there is none, or how to list those after them.
+    """Prints the first `limit` rows. If there are no rows, a line on stderr says so; if there are
+    more, it says which options list the next ones.
 
     Args:
         line: makes the text of a row.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 from typing import ClassVar
 
-from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken, Violated
+from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken
 from tests.simulation.timers import TOPIC
 
 from duewheel.schemas.batches import NEVER
@@ -22,10 +21,7 @@ class ExpiryJudge(PolicyJudge):
 
     name: ClassVar[str] = Expiry.name
 
-    def __init__(
-        self, policy: Policy | None, wheel: WheelConfig, violated: Violated, counts: Counter[str]
-    ) -> None:
-        super().__init__(policy, wheel, violated, counts)
+    def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
         self._limit_ms = policy.after_ms[TOPIC] if isinstance(policy, Expiry) else None
         self._now_ms = 0
 

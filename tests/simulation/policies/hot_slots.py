@@ -10,13 +10,12 @@ The slot that a row leaves is not told with it. What is known:
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 from random import Random
 from typing import ClassVar
 
-from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken, Violated
+from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken
 from tests.simulation.timers import TOPIC, Copy
 
 from duewheel.checkpoints.progress import Progress, half_rows_by_slot
@@ -45,10 +44,7 @@ class HotSlotJudge(PolicyJudge):
 
     name: ClassVar[str] = HotSlots.name
 
-    def __init__(
-        self, policy: Policy | None, wheel: WheelConfig, violated: Violated, counts: Counter[str]
-    ) -> None:
-        super().__init__(policy, wheel, violated, counts)
+    def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
         self._is_limited = isinstance(policy, HotSlots)
         self._hot = policy if isinstance(policy, HotSlots) else HotSlots()
         self._precision_ms = wheel.precision_ms

@@ -97,6 +97,10 @@ class PolicyJudge:
         """`policy`: as the run has it, None if it has none."""
         self._violated = violated
         self._counts = counts
+        self._set_up(policy, wheel)
+
+    def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
+        """Makes the judge's own state; arguments as given."""
 
     @classmethod
     def drawn(cls, chance: Random, wheel: WheelConfig) -> Policy | None:

@@ -4,11 +4,10 @@ pauses. Parking is no policy: it is the judge of the rows that no policy sends b
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import product
 from typing import ClassVar
 
-from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken, Violated
+from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy
 
 from duewheel.wheel.dequeue.requeue import Waits
@@ -26,10 +25,7 @@ class ParkingJudge(PolicyJudge):
 
     name: ClassVar[str] = ""
 
-    def __init__(
-        self, policy: Policy | None, wheel: WheelConfig, violated: Violated, counts: Counter[str]
-    ) -> None:
-        super().__init__(policy, wheel, violated, counts)
+    def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
         self._waits_ms = waits_of(wheel)
         self._parked_ms = 0
         self._closed = frozenset[tuple[str, int]]()  # partitions that get no timer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.harness.cancel_world import cancel
+from tests.harness.cancel_world import cancel, count_messages_read
 from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, P1, TimerRow
@@ -18,8 +18,6 @@ from duewheel.ops.files import open_files
 from duewheel.ops.timers import pending as timers
 from duewheel.ops.timers.pending import handle_of
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
-from duewheel.wheel.storage.message_store import MessageStore, StoredMessages
-from duewheel.wheel.storage.timer_log import Records
 
 COUNT = 60
 
@@ -167,14 +165,7 @@ def test_a_handle_reads_one_message_among_all_of_its_id(
         rows = [TimerRow(partition, n, NOW_MS + 5_000, timer_id=b"a") for n in range(300)]
         world.append(*rows, TimerRow(partition, 300, far_ms, timer_id=b"a"))
     world.stop()
-    read: list[int] = []
-    read_all = MessageStore.read
-
-    def counted(store: MessageStore, hour: int, records: Records) -> StoredMessages:
-        read.append(len(records))
-        return read_all(store, hour, records)
-
-    monkeypatch.setattr(MessageStore, "read", counted)
+    read = count_messages_read(monkeypatch, "read")
     for partition, offset, due_ms in ((1, 7, NOW_MS + 5_000), (0, 299, NOW_MS), (1, 300, far_ms)):
         read.clear()
         handle = RecallHandle("timers", partition, offset, due_ms, "a").encode()

@@ -31,6 +31,16 @@ def world(tmp_path: Path) -> CancelWorld:
     return CancelWorld(tmp_path / "data", slots=1 << 21)
 
 
+def set_bounds(
+    monkeypatch: pytest.MonkeyPatch, *, rows_at_once: int, in_memory: int | None = None
+) -> None:
+    """Small bounds: few records make many runs and files. None: as the product has it."""
+    for module in (id_index, id_runs):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", rows_at_once)
+    if in_memory is not None:
+        monkeypatch.setattr(id_runs, "_IN_MEMORY_ROWS", in_memory)
+
+
 def append(world: CancelWorld, first: int, count: int, rng: np.random.Generator) -> None:
     """Timers with few ids, in three hours."""
     slots = rng.integers(1, 900_000, count).tolist()
@@ -91,9 +101,7 @@ def hashes_in(directory: DataDirectory) -> Int64:
 def test_it_finds_what_the_logs_have(
     world: CancelWorld, in_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(id_runs, "_IN_MEMORY_ROWS", in_memory)
-    for module in (id_index, id_runs):
-        monkeypatch.setattr(module, "ROWS_AT_ONCE", 7)
+    set_bounds(monkeypatch, rows_at_once=7, in_memory=in_memory)
     rng = np.random.default_rng(7)
     directory = world.shard.directory(Role.INGEST)
     index, first = IdIndex(directory), 0
@@ -110,9 +118,7 @@ def test_a_lookup_adds_a_bounded_part_of_many_records(
     world: CancelWorld, in_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It finds the others nevertheless: one cancel after a start delays no timers for long."""
-    monkeypatch.setattr(id_runs, "_IN_MEMORY_ROWS", in_memory)
-    for module in (id_index, id_runs):
-        monkeypatch.setattr(module, "ROWS_AT_ONCE", 10)
+    set_bounds(monkeypatch, rows_at_once=10, in_memory=in_memory)
     append(world, 0, 2_000, np.random.default_rng(17))
     directory = world.shard.directory(Role.INGEST)
     index, known, commit = IdIndex(directory), hashes_in(directory), directory.state.commit()
@@ -152,8 +158,7 @@ def test_what_is_known_to_match_no_cancel_is_not_found_again(
     world: CancelWorld, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through merges of runs, and through the moves of what is settled."""
-    for module in (id_index, id_runs):
-        monkeypatch.setattr(module, "ROWS_AT_ONCE", rows_at_once)
+    set_bounds(monkeypatch, rows_at_once=rows_at_once)
     rng = np.random.default_rng(13)
     directory = world.shard.directory(Role.INGEST)
     index, gone = IdIndex(directory), set[tuple[int, int]]()
