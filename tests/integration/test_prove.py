@@ -106,6 +106,7 @@ def require_good(result: dict[str, Any], kills: int) -> None:
     assert all(each["took_s"] > 0 for each in result["interruptions"])
     assert result["delivered"] > 0 < result["rolled"]
     assert result["rejected"] > 0 < result["cancelled"]
+    assert result["expired"] > 0
     assert {"cancelled", "already_delivered"} <= result["replies"].keys()
     assert result["findings"] == result["own_ends"] == result["left"] == [] == [*result["stuck"]]
     assert {"pyspark", "java", "duewheel"} <= result["versions"].keys()

@@ -252,6 +252,7 @@ class Outcome:
             "cancelled": verdict.cancelled,
             "answers": dict(verdict.replies),
             "rejected": verdict.rejected,
+            "expired": verdict.expired,
             "rolled": verdict.rolled,
             "doubtful": self.doubtful,
             "ends": dict(self.ends),

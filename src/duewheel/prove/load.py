@@ -8,7 +8,8 @@
     broken    without a due time: they must become dead letters
 
 Each fifth timer has an id, and is cancelled or replaced halfway through its delay, or cancelled too
-late.
+late. Some have expired when they are written: they must become dead letters, too. Others expire
+soon after their due time, and so if a kill makes them late.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _VALUE_BYTES = (0, 20, 200, 3_000)  # after the number
 _WITH_ID_EVERY = 5
 _CHANGES = {"cancel": 50, "replace": 25, "too late": 25}
 _TOO_LATE_MS = 1_000  # after the due time
+_EXPIRED, _EXPIRES_SOON = 0.02, 0.06  # shares of the timers
+_SOON_MS = 500  # after the due time
 _SOONEST_MS = 1_000  # an absolute due time must not pass before its record is written
 _TURN_S = 0.02
 _FLUSH_S = 120.0  # for the last acknowledgements
@@ -169,7 +172,7 @@ class ProofLoad(Worker):
             self.awaited.add(number)
             return LoadRecord(number, key, value, headers)
         due, delay_ms = self._due(kind)
-        headers = [*headers, due]
+        headers = [*headers, due, *self._expiry(delay_ms)]
         if number % _WITH_ID_EVERY:
             self.awaited.add(number)
             return LoadRecord(number, key, value, headers)
@@ -196,6 +199,15 @@ class ProofLoad(Worker):
             delay_ms = chance.randrange(window_ms, longest_ms)
             return ("TIMER_DELAY_MS", b"%d" % delay_ms), delay_ms
         return self._spread(chance.randrange(3))
+
+    def _expiry(self, delay_ms: int) -> list[DueHeader]:
+        drawn = self._random.random()
+        if drawn < _EXPIRED:
+            return [("TIMER_EXPIRES_MS", b"1")]
+        if drawn < _EXPIRED + _EXPIRES_SOON:
+            last_ms = self._clock.now_ms() + delay_ms + _SOON_MS
+            return [("TIMER_EXPIRES_MS", b"%d" % last_ms)]
+        return []
 
     def _spread(self, form: int) -> tuple[DueHeader, int]:
         delay_ms = self._random.randrange(self._window_ms)

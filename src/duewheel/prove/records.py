@@ -47,6 +47,7 @@ class WrittenRequest:
     stamp_ms: int
     content: RecordContent
     due_ms: int | None  # None: a timer must be rejected
+    expires_ms: int | None  # the last instant at which it may be delivered
     timer_id: bytes | None  # its own, or that of the timers that it cancels
     is_timer: bool
     cancels: bool
@@ -92,6 +93,7 @@ class WrittenTopic:
                 stamp_ms=record.timestamp,
                 content=RecordContent.of(record),
                 due_ms=_due_ms(headers, record.timestamp),
+                expires_ms=_instant_ms(headers, "TIMER_EXPIRES_MS"),
                 timer_id=headers.get(CANCEL) or headers.get("UNIQ_KEY"),
                 is_timer=CANCEL not in headers,
                 cancels=bool(headers.keys() & {CANCEL, RESCHEDULE}),
@@ -116,7 +118,6 @@ class ArrivedTimer:
     @classmethod
     def of(cls, record: Any, received_ms: int) -> ArrivedTimer:
         headers = dict(record.headers)
-        due_ms = headers.get("TIMER_DUE_MS")
         return cls(
             record.topic,
             record.partition,
@@ -126,7 +127,7 @@ class ArrivedTimer:
             record.timestamp,
             received_ms,
             RecordContent.of(record),
-            None if due_ms is None else int(due_ms),
+            _instant_ms(headers, "TIMER_DUE_MS"),
             headers.get("TIMER_ERROR_CODE"),
         )
 
@@ -163,6 +164,10 @@ def _source_of(headers: Mapping[str, bytes]) -> Source:
 
 def _number_of(record: Any) -> int:
     return int(record.value.split(b" ", 1)[0])
+
+
+def _instant_ms(headers: Mapping[str, bytes], name: str) -> int | None:
+    return int(headers[name]) if name in headers else None
 
 
 def _due_ms(headers: Mapping[str, bytes], stamp_ms: int) -> int | None:

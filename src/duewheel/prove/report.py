@@ -14,10 +14,11 @@ from duewheel.prove.result import ProofResult
 
 # The faults, in the order of the page.
 GUARANTEES = {
-    "lost": "acknowledged timers neither delivered, rejected nor cancelled",
+    "lost": "acknowledged timers neither delivered, rejected, expired nor cancelled",
     "doubled": "delivered more often than once",
     "early": "delivered before they were due",
     "altered": "key, value, headers, target or reply not as requested",
+    "misexpired": "expired before their last instant, or delivered although it was past",
     "disordered": "of one partition and slot, out of order",
     "resurrected": "delivered after a reply to their cancel",
     "untrue": "replies that contradict what was delivered",
@@ -50,7 +51,8 @@ def headline(result: ProofResult) -> str:
     counts = ", ".join(f"{verdict.faults[fault]} {fault}" for fault in ("lost", "doubled", "early"))
     return (
         f"{result.scheduled:,} timers scheduled, {verdict.delivered:,} delivered, "
-        f"{verdict.cancelled:,} cancelled, {verdict.rejected:,} rejected; {counts}; "
+        f"{verdict.cancelled:,} cancelled, {verdict.rejected:,} rejected, "
+        f"{verdict.expired:,} expired; {counts}; "
         f"{result.kills} kills"
     )
 

@@ -38,7 +38,7 @@ class ProofResult:
     def scheduled(self) -> int:
         """Timers that are in the timer topic."""
         verdict = self.verdict
-        return verdict.delivered + verdict.rejected + verdict.cancelled
+        return verdict.delivered + verdict.rejected + verdict.expired + verdict.cancelled
 
     @property
     def ok(self) -> bool:
@@ -70,6 +70,7 @@ class ProofResult:
             "scheduled": self.scheduled,
             "delivered": verdict.delivered,
             "rejected": verdict.rejected,
+            "expired": verdict.expired,
             "rolled": verdict.rolled,
             "cancelled": verdict.cancelled,
             "replies": dict(verdict.replies),

@@ -5,6 +5,8 @@ host's elsewhere.
 
     early       received before it was due by this host's clock, or stamped before it was due
     altered     key, value, headers or target differ from those that were written; also in a reply
+    misexpired  a dead letter `expired` before its last instant, or delivered although that was
+                before its due time
     disordered  two timers of a partition came in reverse, and the later one's slot is not earlier
     strayed     a chase, which duewheel writes for a cancel, names no cancel, or another id
     taken back  acknowledged to the producer, and missing in the timer topic: Kafka's own loss
@@ -30,7 +32,15 @@ from duewheel.prove.records import (
     WrittenTopic,
 )
 
-FAULTS = (*cancel_rules.FAULTS, "early", "altered", "disordered", "strayed", "taken back")
+FAULTS = (
+    *cancel_rules.FAULTS,
+    "early",
+    "altered",
+    "misexpired",
+    "disordered",
+    "strayed",
+    "taken back",
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ class ProofVerdict:
 
     delivered: int
     rejected: int
+    expired: int
     rolled: int
     cancelled: int
     replies: Counter[str]
@@ -88,9 +99,11 @@ def verdict_of(
     found += [("strayed", "", c.source) for c in written.chases if _has_strayed(c, requests)]
     found += [("disordered", "", source) for source in _disordered(timers, arrived, rules)]
     rejected = sum(timer.due_ms is None for source, timer in timers.items() if source in by_source)
+    expired = sum(any(map(_is_expired, records)) for records in by_source.values())
     return ProofVerdict(
-        delivered=len(by_source) - rejected,
+        delivered=len(by_source) - rejected - expired,
         rejected=rejected,
+        expired=expired,
         rolled=sum(timer.is_rolled for timer in timers.values()),
         cancelled=len(timers.keys() - by_source.keys()),
         replies=Counter(each.reply for each in replies),
@@ -159,6 +172,8 @@ def _faults_of(
                 yield "early", f"by {early_ms} ms"
         if difference := _difference(record, timer, rules):
             yield "altered", difference
+        if _is_misexpired(record, timer, rules):
+            yield "misexpired", f"{record.error_code!r} at {record.stamp_ms}"
 
 
 def _difference(record: ArrivedTimer, timer: WrittenRequest, rules: ProofRules) -> str:
@@ -167,8 +182,21 @@ def _difference(record: ArrivedTimer, timer: WrittenRequest, rules: ProofRules) 
     if timer.due_ms is None:
         right = record.topic == rules.dead_letters and record.error_code == b"no_due_time"
         return "" if right else "not rejected"
-    right = record.topic == rules.target and record.due_ms == timer.due_ms
+    topic = rules.dead_letters if _is_expired(record) else rules.target
+    right = record.topic == topic and record.due_ms == timer.due_ms
     return "" if right else "target or due time"
+
+
+def _is_expired(record: ArrivedTimer) -> bool:
+    return record.error_code == b"expired"
+
+
+def _is_misexpired(record: ArrivedTimer, timer: WrittenRequest, rules: ProofRules) -> bool:
+    if timer.expires_ms is None or timer.due_ms is None:
+        return _is_expired(record)
+    if _is_expired(record):
+        return record.stamp_ms + rules.skew_ms <= timer.expires_ms
+    return timer.expires_ms < timer.due_ms
 
 
 def _disordered(

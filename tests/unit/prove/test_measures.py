@@ -24,7 +24,9 @@ def measured(
     for offset, (at_ms, due_ms, received_ms) in enumerate(timers):
         source, due_ms = (0, offset), BEGIN_MS + due_ms
         written.requests[source] = WrittenRequest(
-            *(source, "timers", offset, BEGIN_MS + at_ms, CONTENT, due_ms, None),
+            *(source, "timers", offset, BEGIN_MS + at_ms, CONTENT, due_ms),
+            expires_ms=None,
+            timer_id=None,
             is_timer=True,
             cancels=False,
         )

@@ -19,7 +19,8 @@ from duewheel.prove.verdict import FAULTS, ProofVerdict
 BEGIN_MS = 1_800_000_000_000
 GOOD = ProofVerdict(
     delivered=900,
-    rejected=20,
+    rejected=15,
+    expired=5,
     rolled=150,
     cancelled=80,
     replies=Counter(cancelled=80),

@@ -154,9 +154,41 @@ def test_it_sees_what_kafka_has_taken_back() -> None:
 def test_it_finds_no_fault_where_there_is_none() -> None:
     found = verdict()
     assert (found.faults, found.details) == ({}, [])
-    assert (found.delivered, found.rejected, found.rolled) == (4, 1, 1)
+    assert (found.delivered, found.rejected, found.expired, found.rolled) == (4, 1, 0, 1)
     assert (found.cancelled, found.chases) == (1, 2)
     assert found.replies == {"cancelled": 1, "already_delivered": 1}
+
+
+EXPIRES = ("TIMER_EXPIRES_MS", b"10600")
+EXPIRED = ("TIMER_ERROR_CODE", b"expired")
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "code", "stamp_ms", "faults"),
+    [
+        (b"500", b"expired", 10_601, {}),
+        (b"500", b"expired", 10_600, {"misexpired": 1}),
+        (b"500", None, 10_601, {}),  # decided before
+        (b"700", b"expired", 10_700, {}),
+        (b"700", None, 10_700, {"misexpired": 1}),
+        (b"500", b"waited", 10_601, {"altered": 1}),
+    ],
+)
+def test_a_timer_expires_after_its_last_instant_alone(
+    delay_ms: bytes, code: bytes | None, stamp_ms: int, faults: Mapping[str, int]
+) -> None:
+    asked = timer(0, ("TIMER_DELAY_MS", delay_ms), EXPIRES)
+    came = replace(arrival(0, asked, 10_000 + int(delay_ms)), timestamp=stamp_ms)
+    if code is not None:
+        added = (*came.headers, ("TIMER_ERROR_CODE", code))
+        came = replace(came, topic="dead", headers=added)
+    found = verdict([asked], [came], [], {})
+    assert (found.faults, found.expired) == (faults, code == b"expired")
+
+
+def test_only_a_timer_that_expires_is_expired() -> None:
+    came = replace(ARRIVED[0], topic="dead", headers=(*ARRIVED[0].headers, EXPIRED))
+    assert verdict(arrived=[came, *ARRIVED[1:]]).faults == {"misexpired": 1}
 
 
 def test_a_broker_may_be_behind_by_the_skew_and_a_receipt_may_not() -> None:
