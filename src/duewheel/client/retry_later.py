@@ -103,7 +103,7 @@ class RetryLater:
 
         Args:
             producer: a DelayProducer of the timer topic, or a transactional KafkaProducer.
-            timer_topic: one without header mode and without `id = "key"`.
+            timer_topic: one without header mode.
             dead_letter_topic: of messages that are not tried again. It must exist.
             policy: by default 5 attempts, waits from 10 s to 1 h, no deadline.
             target: where retries are delivered; by default to the topic and partition of the
