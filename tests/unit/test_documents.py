@@ -94,13 +94,10 @@ def settings_in(page: Path) -> Iterator[tuple[str, str]]:
         yield from re.findall(r"(?<![\w./-])([a-z]+)\.([a-z_]+)(?![\w(/])", span)
 
 
-# What status says under names of sections, files that begin so, and settings that are gone.
+# What status says under names of sections, files that begin so, and a setting that is removed.
 NO_SETTINGS = {
-    ("audit", "driver_memory"),
-    ("kafka", "spark"),
-    *(("timer", key) for key in ("targets_allow", "targets_deny", "schedules_topic")),
-    ("metrics", "recur_port"),
-    *(("dequeue", key) for key in ("behind_ms", "cancels_max", "lock", "py")),
+    ("timer", "schedules_topic"),
+    *(("dequeue", key) for key in ("behind_ms", "lock", "py")),
     *(("ingest", key) for key in ("lag", "lock", "py")),
 }
 

@@ -1,4 +1,4 @@
-"""The snippets of README.md and docs/: each does something that can be done.
+"""The snippets of README.md, docs/ and docs/clients/python: each does what can be done.
 
 Settings are loaded, commands are parsed by the command line itself, requests in kcat's words are
 headers that ingest knows, and programs run, with a Kafka that acknowledges and answers at once.
@@ -71,7 +71,9 @@ def snippets() -> list[Snippet]:
             line = text.count("\n", 0, fence.start()) + 1
             name = str(page.relative_to(ROOT))
             found.append(Snippet(name, line, fence[1], fence[2]))
-    return found
+    programs = sorted((ROOT / "docs/clients/python").glob("*.py"))
+    whole = [(str(path.relative_to(ROOT)), path.read_text("utf-8")) for path in programs]
+    return found + [Snippet(name, 1, "python", text) for name, text in whole]
 
 
 ALL = snippets()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,7 +16,7 @@ from duewheel.ops.file_import.line_records import TimerRecord
 from duewheel.ops.relay.outbox_rows import OutboxRow, record_of_row
 from duewheel.schemas.request.preview import Preview, previews_of
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "outbox.md"
+DEBEZIUM = Path(__file__).resolve().parents[4] / "docs/deploy/debezium/outbox.json"
 NOW_MS = 1_800_000_000_000
 ID = UUID("0f8fad5b-d9cb-469f-a165-70867728950e")
 
@@ -116,13 +115,11 @@ def test_a_row_without_a_record_has_a_reason(
 
 @pytest.mark.parametrize("key", ["order-42", None])
 def test_ingest_accepts_what_the_event_router_makes(settings: Settings, key: str | None) -> None:
-    """The placement of docs/outbox.md, as EventRouterDelegate.apply has it: the header `id`, then
-    one for each field of the placement, in text as SimpleHeaderConverter writes it.
+    """The placement of docs/deploy/debezium, as EventRouterDelegate.apply has it: the header `id`,
+    then one for each field of the placement, in text as SimpleHeaderConverter writes it.
     """
-    (text,) = re.findall(r"```json\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    router = {
-        name.removeprefix("transforms.outbox."): value for name, value in json.loads(text).items()
-    }
+    connector = json.loads(DEBEZIUM.read_text("utf-8"))
+    router = {name.removeprefix("transforms.outbox."): value for name, value in connector.items()}
     columns = row(key=key)._asdict()
     headers = [("id", str(columns[router["table.field.event.id"]]).encode())]
     for placement in router["table.fields.additional.placement"].split(","):

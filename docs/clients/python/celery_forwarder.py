@@ -1,0 +1,35 @@
+"""Gives due tasks to Celery's broker, and tries again later if that is down."""
+
+import os
+from functools import cache
+
+from celery import Celery
+from kafka import KafkaConsumer
+
+from duewheel.adapters.celery import DelayedTask, Delays
+from duewheel.client import DelayProducer, RetryLater
+
+options = {"bootstrap_servers": "localhost:9092"}
+
+
+@cache  # one for each process, made after its fork
+def producer():
+    return DelayProducer("orders.delayed", **options)
+
+
+app = Celery("shop", broker="amqp://rabbit", task_cls=DelayedTask)  # in shop/tasks.py
+secret = os.environ.get("SHOP_DELAYS_KEY", "32 random bytes, as text").encode()
+delays = Delays(app, producer, target="orders", keys=[secret])
+
+retry_later = RetryLater(producer(), "orders.delayed", dead_letter_topic="orders.failed")
+forward = retry_later(delays.forward)
+consumer = KafkaConsumer(
+    "orders",
+    group_id="celery",
+    enable_auto_commit=False,
+    isolation_level="read_committed",
+    **options,
+)
+for record in consumer:
+    forward(record)
+    consumer.commit()
