@@ -271,11 +271,14 @@ LIKE_MIN = 4  # so many options that an earlier command has are a line: as for t
 def commands() -> Iterator[str]:
     """Every command with its options; those that nearly all have are told once, by hand."""
     listed: dict[str, str] = {}  # lines, with the first command that has them
+    titles: dict[str, str] = {}  # of the commands, as their headings have them
     for path, command in leaves(cli.cli):
         arguments = "".join(
             f" {_argument(each)}" for each in command.params if isinstance(each, click.Argument)
         )
-        yield f"### `duewheel {' '.join(path)}{arguments}`\n"
+        name = " ".join(path)
+        titles[name] = f"duewheel {name}{arguments}"
+        yield f"### `{titles[name]}`\n"
         yield inspect.cleandoc(command.help or "") + "\n"
         shared = (
             {OUTPUT, *SETTINGS} if "pairs" in {each.name for each in command.params} else {OUTPUT}
@@ -285,29 +288,54 @@ def commands() -> Iterator[str]:
             for each in command.params
             if isinstance(each, click.Option) and each.name not in shared
         ]
-        own, others = _divided([_option(each) for each in options], listed)
+        lines = [_option(each) for each in options]
+        own, others = _divided(lines, listed, name)
         yield from own
-        for name, names in others.items():
-            yield f"- {', '.join(names)}: as for [`{name}`](#duewheel-{name.replace(' ', '-')})"
-        for line in own:
-            listed.setdefault(line, " ".join(path))
+        for other, names in others.items():
+            yield f"- {', '.join(names)}: as for [`{other}`](#{_anchor(titles[other])})"
+        for line in lines:
+            listed.setdefault(line, name)
+            listed.setdefault(_within_group(line, name), name)
         if options:
             yield ""
-        yield "```sh"
-        yield from EXAMPLES[" ".join(path)]
-        yield "```\n"
+        if example := _example(name):
+            yield f"```sh\n{example}\n```\n"
 
 
-def _divided(lines: list[str], listed: dict[str, str]) -> tuple[list[str], dict[str, list[str]]]:
+def _within_group(line: str, command: str) -> str:
+    """The key of an option's line for the other commands of the same group."""
+    return f"{command.rpartition(' ')[0]}: {line}"
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
+
+
+def _example(command: str) -> str:
+    """The example that shows the most options of a command's own; "" if none shows any."""
+    common = {f"--{name.replace('_', '-')}" for name in {OUTPUT, *SETTINGS} - {"pairs"}} | {"--set"}
+
+    def shown(line: str) -> int:
+        return sum(word.startswith("-") and word not in common for word in line.split())
+
+    best = max(EXAMPLES[command], key=shown)
+    return best if shown(best) else ""
+
+
+def _divided(
+    lines: list[str], listed: dict[str, str], name: str
+) -> tuple[list[str], dict[str, list[str]]]:
     """The lines of a command's own options; and the names of those that another command has
-    LIKE_MIN or more of, by that command.
+    LIKE_MIN or more of, or one of the same group any, by that command.
     """
     commands = [listed.get(line) for line in lines]
+    siblings = [" " in name and listed.get(_within_group(line, name)) for line in lines]
     own, others = list[str](), dict[str, list[str]]()
-    for line, command in zip(lines, commands, strict=True):
-        if command is not None and commands.count(command) >= LIKE_MIN:
-            name = line.removeprefix("- ").partition(":")[0].partition(" ")[0].strip("`")
-            others.setdefault(command, []).append(f"`{name}`")
+    for line, command, sibling in zip(lines, commands, siblings, strict=True):
+        like = command if command and commands.count(command) >= LIKE_MIN else sibling
+        if like:
+            option = line.removeprefix("- ").partition(":")[0].partition(" ")[0].strip("`")
+            others.setdefault(like, []).append(f"`{option}`")
         else:
             own.append(line)
     return own, others

@@ -154,6 +154,16 @@ def all_policies() -> Iterator[type[Policy]]:
                 yield kind
 
 
+def test_log_lines_that_are_named_exist() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    table = page.partition("| `event` | means |")[2].partition("\n\n")[0]
+    named = [cell for row in table.splitlines() for cell in IN_CODE.findall(row.split(" | ")[0])]
+    folders = ("src/duewheel", "wheel", "streaming", "checkpoints")
+    code = "".join(path.read_text() for each in folders for path in (ROOT / each).rglob("*.py"))
+    assert len(named) > 5
+    assert [line for line in named if f'"{line.removesuffix("…").rstrip()}' not in code] == []
+
+
 def test_make_targets_that_are_named_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for page in PAGES:

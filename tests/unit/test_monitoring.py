@@ -120,6 +120,13 @@ def test_the_runbook_has_all_alerts_in_their_order() -> None:
     assert re.findall(r"^### (Duewheel\w+)$", text, re.MULTILINE) == [a["alert"] for a in ALERTS]
 
 
+def test_the_runbook_has_the_severity_of_each_alert() -> None:
+    first_words = re.findall(
+        r"^### (Duewheel\w+)\n\n\*\*(\w+)\.\*\* ", RUNBOOK.read_text("utf-8"), re.MULTILINE
+    )
+    assert first_words == [(a["alert"], a["labels"]["severity"].title()) for a in ALERTS]
+
+
 def test_the_runbook_has_all_reasons_why_a_shard_is_not_ready() -> None:
     text = (
         RUNBOOK.read_text("utf-8").partition("\n### DuewheelNotReady\n")[2].partition("\n### ")[0]

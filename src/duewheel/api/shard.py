@@ -76,8 +76,8 @@ class IngestView(ProcessView):
         when="paused",
     )
     lag: int | None = fact(
-        "messages in the timer topics that ingest has not taken yet. Those that wait for a quota, "
-        "or at a record that is due too far ahead, do not count",
+        "messages in the timer topics that ingest has not taken yet. Not counted are those that "
+        "wait for a quota, and those of a partition whose timers are due in too many distant hours",
         Gauge("shard", "ingest_lag_messages"),
     )
     lag_ms: int | None = fact(
@@ -117,7 +117,7 @@ class DequeueView(ProcessView):
         when="paused",
     )
     floor_ms: InstantMs | None = fact(
-        "end of the last closed slot (the floor): timers due until then were taken for delivery",
+        "the time up to which due timers were taken for delivery (the floor)",
         Gauge("dequeue", "floor_timestamp_seconds"),
     )
     behind_ms: int | None = fact(
@@ -159,7 +159,7 @@ class DequeueView(ProcessView):
     )
     copies_held: int | None = fact(
         "records that duewheel keeps in its state topic until their timer partition takes writes: "
-        "copies of timers, repeated cancels (chases), and dead letters",
+        "copies of timers, cancels that duewheel repeats, and dead letters",
         Gauge("dequeue", "copies_held"),
         warn="A timer partition takes no writes: {copies_held:copy waits|copies wait}.",
         says="{copies_held} copies wait for their partition",

@@ -92,8 +92,8 @@ def cancel_matching(
 ) -> int:
     """Cancel all pending timers that match the options.
 
-    They are read from the data directory, and each is cancelled by its handle. Exit codes as for
-    `cancel`.
+    They are read from the data directory, and each is cancelled by its handle. No option selects
+    a timer topic: `--topic` is the target. Exit codes as for `cancel`.
     """
     from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
     from duewheel.ops.changes.pending_timers import Conflict

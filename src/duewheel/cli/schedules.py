@@ -212,8 +212,9 @@ def _difference(row: ScheduleDifference) -> str:
 @with_dry_run
 @with_result(needs_kafka=True)
 def move(settings: Settings, topic: str, *, dry_run: bool, output: Printer) -> int:
-    """Move the schedules of a former `recur` to recurring timers, each once, however
-    often the command runs.
+    """Move schedules of `recur`, a process of earlier versions, to recurring timers.
+
+    Each is moved once, however often the command runs.
 
     Exit code 1: some stay, for the reason that their line has.
     """

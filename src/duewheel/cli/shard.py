@@ -117,8 +117,7 @@ def pause(settings: Settings, part: Part, duration: str | None, note: str, outpu
 def resume(settings: Settings, part: Part, output: Printer) -> None:
     """End a pause.
 
-    Timers that a paused topic has parked leave when they return: within five minutes and about
-    a tenth of the time that they have waited; an hour at most.
+    Timers that waited for a paused topic or tag leave within an hour.
     """
     from duewheel.ops.shard.pause import set_paused
     from duewheel.ops.shard.selective_pause import resume_selection

@@ -83,7 +83,8 @@ class Settings(BaseModel):
     log: LogSection = LogSection()
     spark: Options = Field(
         default_factory=dict,
-        description="Settings of Spark itself, under its names (`spark.ui.enabled`).",
+        description="Any setting of Spark itself, under its own name in quotation marks, such as "
+        '`"spark.ui.enabled" = true`.',
     )
 
     _set_by: tuple[tuple[str, frozenset[str]], ...] = PrivateAttr(default=())

@@ -118,7 +118,8 @@ class DequeueMetrics:
         yield counters(
             "postponed",
             "Timers written to their timer topic again by a rule, such as `hot_slot`; each time "
-            "counts. Those that it forbids are `dead_letters` with its name as the reason.",
+            "counts. If the rule makes dead letters instead, these are in `dead_letters` with its "
+            "name as the reason.",
             "policy",
             statistics.postponed,
         )
@@ -134,8 +135,8 @@ class DequeueMetrics:
         )
         yield counter(
             "cancels_chased",
-            "Cancels of timers that were due at that moment: duewheel writes them once more, after "
-            "any copy of the timer (chases).",
+            "Cancels that duewheel has written once more, because their timer was due at that "
+            "moment and may have a copy.",
             statistics.chases,
         )
 
