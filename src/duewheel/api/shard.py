@@ -56,7 +56,7 @@ class SupervisedProcess(Result):
     )
     last_reason: str = Field(description="why it ended; empty if it never has")
     next_try_ms: InstantMs | None = fact(
-        "when a process that does not run is started again; none while it runs",
+        "when a process that does not run is started again; no sample while it runs",
         Gauge("shard", "process_next_try_timestamp_seconds", "process"),
     )
     is_failing: bool = fact(

@@ -352,8 +352,7 @@ class DequeueSection(Section):
     """The fate of timers above `hot_slot_limit`: they leave with the slot, are spread over
     `hot_slot_window`, or become dead letters (docs/flow.md)."""
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
-    """Up to this number, all timers of a timer topic in a slot leave with it. Above it a part is
-    held back, and of those beyond twice the number, all."""
+    """How many timers of a timer topic leave with their slot; more are held back in part."""
     hot_slot_window: Duration = timedelta(minutes=1)
     """The time over which the excess is spread; at most `timer.roll_window`."""
     compression: Codec = "none"
