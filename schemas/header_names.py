@@ -42,6 +42,9 @@ PAUSED = "TIMER_PAUSED"  # it rolls and never fires; the value is a note
 Missed = Literal["skip", "one", "all"]
 MISSED_WORDS: tuple[Missed, ...] = get_args(Missed)
 INTERVAL_MS_MIN = 1_000
+# Of a recurring timer, which its writer pays for once: each firing and each copy costs them again.
+RECURRING_HEADERS_MAX = 1_000
+RECURRING_BYTES_MAX = 64 << 10  # of key, value and headers, as encoded
 RECURRING_ID_BYTES_MAX = 200  # so that the id of a firing, ID@INSTANT, fits the bound of all ids
 
 # On copies only, which return to their timer topic: rolled, parked or postponed.

@@ -19,6 +19,7 @@ A jitter moves all instants of a timer by the same time, by its id: distances st
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from duewheel.schemas.columns import binary
 from duewheel.schemas.request.header_values import SATURATED, parse_instants
 from duewheel.schemas.request.recurrences import INTERVAL, UNIT_MS
 from duewheel.schemas.wire.record_reader import header_starts
-from duewheel.schemas.wire.varint import read_varint, varint
+from duewheel.schemas.wire.varint import read_varint
 from duewheel.wheel.recurring_instants import Cron, Every
 
 LATE_MS = 60_000
@@ -47,8 +48,6 @@ _TEXTS = tuple(name.encode() for name in (names.CRON, names.ZONE, names.EVERY, n
 _NUMBERS = tuple(name.encode() for name in (names.STARTS_MS, names.ENDS_MS, names.JITTER_MS))
 HEADERS = frozenset([*_TEXTS, *_NUMBERS, names.PAUSED.encode()])
 """The names of its headers."""
-_NAME_LENGTHS = frozenset(varint(len(name))[0] for name in HEADERS)  # as encoded, in one byte
-assert max(map(len, HEADERS)) < 64, "in one byte"
 # Raised for instants beyond the calendar, by the library or by the time zones.
 _BEYOND = (ArithmeticError, ValueError, OSError)
 
@@ -162,23 +161,19 @@ class Recurrence:
 
 def parted(headers: bytes, count: int) -> tuple[dict[bytes, bytes], bytes, int]:
     """The headers of the recurrence (the last one of a name counts); the others, encoded;
-    and the number of these. A record may have 500,000 headers, and fire every second.
+    and the number of these.
     """
-    own, others, at = dict[bytes, bytes](), list[bytes](), 0
+    own, others = dict[bytes, bytes](), list[bytes]()
     starts, end_of_all = header_starts(headers, count)
-    ends = [*starts[1:], end_of_all]
-    left = count
-    for number in [n for n, start in enumerate(starts) if headers[start] in _NAME_LENGTHS]:
-        start, end = starts[number], ends[number]
+    for start, end in itertools.pairwise([*starts, end_of_all]):
         size, name_at = read_varint(headers, start)
         name = headers[name_at : name_at + size]
         if name in HEADERS:
             _, value_at = read_varint(headers, name_at + size)
             own[name] = headers[value_at:end]
-            others.append(headers[at:start])
-            at, left = end, left - 1
-    others.append(headers[at:end_of_all])
-    return own, b"".join(others), left
+        else:
+            others.append(headers[start:end])
+    return own, b"".join(others), len(others)
 
 
 def without_recurrence(batch: TimerBatch) -> TimerBatch:

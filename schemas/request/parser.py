@@ -290,7 +290,7 @@ def _requests(
     named = settings.keys_as_ids(fields, key)
     cancels = read_cancels(fields, cancelling, named, count)
     fields = cancels.of_timers(fields)
-    repeated = recurrences(fields, cancels.ids, settings.refuses_recurring())
+    repeated = recurrences(fields, cancels.ids, settings.refuses_recurring(), records)
     excepted = cancels.pure | rows_of(fields, [Request.ORIGIN], count)
     due = due_times(fields, records.timestamp_ms, levels_ms, settings.delay_ms(excepted))
     due = due.at_once(repeated.seed, records.timestamp_ms)

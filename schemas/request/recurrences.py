@@ -28,12 +28,15 @@ from duewheel.schemas.header_names import (
     INTERVAL_MS_MIN,
     MISSED_WORDS,
     RECURRENCE,
+    RECURRING_BYTES_MAX,
+    RECURRING_HEADERS_MAX,
     RECURRING_ID_BYTES_MAX,
     Request,
 )
 from duewheel.schemas.request.due_times import NO_NAME, PRECEDENCE
 from duewheel.schemas.request.header_values import parse_instants, parse_numbers
 from duewheel.schemas.request.headers import Field, Headers, Int8, rows_of
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute
@@ -51,11 +54,11 @@ _NOTE_BYTES_MAX = 255
 
 VERDICTS = (
     *("cron", "zone", "every", "missed", "starts", "ends", "jitter", "paused"),
-    *("alone", "both", "due_time", "window", "id", "refused"),
+    *("alone", "both", "due_time", "window", "id", "size", "refused"),
 )
 """The defects of a recurrence, each with a rule of its own; the first eight in their order."""
 _OF_HEADER = {request: place for place, request in enumerate(RECURRENCE)}
-_ALONE, _BOTH, _DUE_TIME, _WINDOW, _ID, _REFUSED = range(len(RECURRENCE), len(VERDICTS))
+_ALONE, _BOTH, _DUE_TIME, _WINDOW, _ID, _SIZE, _REFUSED = range(len(RECURRENCE), len(VERDICTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,12 @@ class Recurrences:
     recurring: Bool
     seed: Bool  # of these the users' records, which have no due time
 
+    @classmethod
+    def none(cls, count: int) -> Recurrences:
+        """Of so many rows that are no recurring timers."""
+        no = np.zeros(count, np.bool_)
+        return cls(np.full(count, NO_NAME, np.int8), no, no)
+
 
 def is_recurrence(headers: Headers) -> Bool:
     """Which headers are of a recurrence."""
@@ -74,20 +83,24 @@ def is_recurrence(headers: Headers) -> Bool:
     return inside
 
 
-def recurrences(fields: Mapping[Request, Field], ids: Field, refused: Bool) -> Recurrences:
-    """Reads the recurrences of all rows. `fields` have no pure cancels' requests; `ids` are the
+def recurrences(
+    fields: Mapping[Request, Field], ids: Field, refused: Bool, records: KafkaRecords
+) -> Recurrences:
+    """Reads the recurrences of all records. `fields` have no pure cancels' requests; `ids` are the
     timers' ids.
     """
     count = len(refused)
-    verdict = np.full(count, NO_NAME, np.int8)
-    none = np.zeros(count, np.bool_)
     if fields.keys().isdisjoint(RECURRENCE):
-        return Recurrences(verdict, none, none)
+        return Recurrences.none(count)
+    verdict = np.full(count, NO_NAME, np.int8)
     recurring = rows_of(fields, [Request.CRON, Request.EVERY], count)
     seed = recurring & ~rows_of(fields, [Request.ORIGIN], count)
-    named = none.copy()
+    named = np.zeros(count, np.bool_)
     named[ids.rows] = lengths(ids.values) <= RECURRING_ID_BYTES_MAX
-    # Each line overwrites the verdicts of those above.
+    header_count = np.diff(records.headers.firsts)
+    large = (header_count > RECURRING_HEADERS_MAX) | (records.sizes > RECURRING_BYTES_MAX)
+    # Each line overwrites the verdicts of those above. A copy has more headers than its seed.
+    verdict[seed & large] = _SIZE
     verdict[recurring & ~named] = _ID
     verdict[recurring & rows_of(fields, [Request.WINDOW_MS], count)] = _WINDOW
     verdict[seed & rows_of(fields, PRECEDENCE, count)] = _DUE_TIME

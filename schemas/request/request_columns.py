@@ -36,7 +36,7 @@ from duewheel.schemas.request.due_times import NO_NAME, PRECEDENCE, DueTimes
 from duewheel.schemas.request.header_values import SATURATED, parse_numbers
 from duewheel.schemas.request.headers import Field, Headers, Int8, rows_of
 from duewheel.schemas.request.recurrences import VERDICTS as RECURRENCE_VERDICTS
-from duewheel.schemas.request.recurrences import Recurrences, recurrences
+from duewheel.schemas.request.recurrences import Recurrences
 from duewheel.schemas.request.row_settings import CANCEL_TYPE, RowSettings
 from duewheel.schemas.wire.record_codec import LETTER_END, NO_ORIGIN
 
@@ -106,7 +106,7 @@ class RequestColumns:
         target = target_column(None, np.arange(count, dtype=np.int32), targets)
         return cls(
             *({}, read_cancels({}, none, none, count), DueTimes.at(zeros)),
-            recurrences({}, none, np.zeros(count, np.bool_)),
+            Recurrences.none(count),
             zeros,
             zeros,
             target,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.arrays import Int32, Int64, bounds_of
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.spans import RawHeaders, Spans
 
@@ -47,6 +47,13 @@ class KafkaRecords:
 
     def __len__(self) -> int:
         return len(self.offset)
+
+    @property
+    def sizes(self) -> Int64:
+        """The bytes of each record's key, value and headers, as encoded."""
+        of_headers = bounds_of(self.headers.both.length)[self.headers.firsts]
+        sizes: Int64 = self.key_value.length + np.diff(of_headers)
+        return sizes
 
     def take(self, rows: Int64) -> KafkaRecords:
         return KafkaRecords(

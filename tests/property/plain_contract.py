@@ -277,7 +277,16 @@ class Reading:
             or not all(recurrence_value(request, self.text(request)) for request in given)
             or bool(self.asked.keys() & {*due, Request.WINDOW_MS})
             or len(named) > 200
+            or (self.seed and self.is_large())
         )
+
+    def is_large(self) -> bool:
+        """Whether it is larger than a recurring timer may be."""
+        record = self.record
+        headers = [(name.encode(), value) for name, value in record.headers or []]
+        texts = [record.key, record.value, *(text for both in headers for text in both)]
+        size = sum(len(text or b"") + len(varint(len(text or b""))) for text in texts)
+        return len(headers) > 1_000 or size > 64 << 10
 
     # When it is due.
 

@@ -20,6 +20,7 @@ from duewheel.config.values import as_millis
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
 from duewheel.runtime.readiness import ReadyBounds
+from duewheel.schemas.header_names import RECURRING_BYTES_MAX, RECURRING_HEADERS_MAX
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel import dequeue_config
 from duewheel.wheel.admin.skip_records import SKIPPED_MAX
@@ -75,6 +76,8 @@ def _of_ingest(settings: Settings) -> dict[str, BoundInForce]:
         "skipped_records": _fixed(SKIPPED_MAX),
         "quota_per_second": set_by("timer.topic", settings.timer.quotas),
         "longest_delay_ms": set_by("timer.max_delay"),
+        "recurring_headers": _fixed(RECURRING_HEADERS_MAX),
+        "recurring_bytes": _fixed(RECURRING_BYTES_MAX),
     }
 
 

@@ -13,10 +13,12 @@ from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import headers_of, suite_parameters
 
 from duewheel.schemas.batches import TimerBatch
+from duewheel.schemas.header_names import RECURRING_BYTES_MAX, RECURRING_HEADERS_MAX
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.recurrences import VERDICTS
 from duewheel.schemas.request.topic_settings import KEY, TopicContract
+from duewheel.schemas.wire.single_record import header
 
 NOW_MS = 1_800_000_000_000
 TARGET = ("REAL_TOPIC", b"orders")
@@ -100,6 +102,10 @@ DEFECTS: dict[str, list[list[Header]]] = {
     "due_time": [[NAMED, EVERY, ("TIMER_DELAY_MS", b"5")], [NAMED, EVERY, ("DELAY", b"1")]],
     "window": [[NAMED, EVERY, ("TIMER_WINDOW_MS", b"5")]],
     "id": [[EVERY], [EVERY, ("UNIQ_KEY", b"x" * 201)]],
+    "size": [
+        [NAMED, EVERY, *[("own", b"")] * (RECURRING_HEADERS_MAX - 2)],
+        [NAMED, EVERY, ("own", b"x" * RECURRING_BYTES_MAX)],
+    ],
 }
 
 
@@ -115,6 +121,30 @@ def test_each_defect_has_its_reason(defect: str) -> None:
         if each["kwargs"] == {"column": "recurrence", "value_set": [defect]}
     )
     assert all(reason.encode() in (headers or b"") for headers in batch.headers.to_pylist())
+
+
+def test_a_recurring_timer_is_as_large_as_it_may_be() -> None:
+    """Its copies have more headers, and are no seeds."""
+    bytes_of_others = len(b"".join(header(*each) for each in (TARGET, NAMED, EVERY)))
+    full = RECURRING_BYTES_MAX - bytes_of_others - len(header("own", b"")) - 2 - 2
+    many = [NAMED, EVERY, *[("own", b"")] * (RECURRING_HEADERS_MAX - 3)]
+    large = [NAMED, EVERY, ("own", b"x" * full)]
+    as_copy = [("TIMER_DELIVER_MS", b"%d" % (NOW_MS + 5)), ("TIMER_ORIGIN", b"3")]
+    batch = parsed(many, large, [*large[:2], ("own", b"x" * (full + 1))], [*many, *as_copy])
+    assert batch.rejected.tolist() == [False, False, True, False]
+
+
+def test_the_key_and_the_value_count_too() -> None:
+    large = b"x" * RECURRING_BYTES_MAX
+    headers = [TARGET, NAMED, EVERY]
+    rows = [
+        SourceRow(1, NOW_MS, headers, key=large),
+        SourceRow(2, NOW_MS, headers, value=large),
+        SourceRow(3, NOW_MS, [TARGET, ("DELAY", b"1")], value=large),
+    ]
+    batch = parse(read_records(as_table(rows)), contract())
+    assert batch.rejections() == {"bad_recurrence": 2}
+    assert not batch.rejected[2], "of an ordinary timer the broker alone limits the size"
 
 
 def test_what_an_ordinary_timer_needs_a_seed_needs_too() -> None:

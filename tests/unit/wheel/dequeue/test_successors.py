@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,6 @@ from duewheel.schemas.batches import ANY_TIME, Deliveries
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.request.topic_settings import TopicContract
-from duewheel.schemas.wire.record_reader import header_starts
 from duewheel.schemas.wire.single_record import header
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.routing import route
@@ -416,17 +414,3 @@ def test_the_headers_of_a_recurrence_are_told_from_the_others(each_header: list[
     others = [each for each in each_header if each[0].encode() not in HEADERS]
     rest = b"".join(header(*each) for each in others)
     assert parted(encoded, len(each_header)) == (own, rest, len(others))
-
-
-def test_half_a_million_headers_cost_little_at_each_firing() -> None:
-    """They are parted each second, and nothing is delivered meanwhile."""
-    count, took_s = 500_000, list[float]()
-    encoded = b"\0\1" * count
-    for part in (header_starts, parted):
-        best_s = 60.0
-        for _ in range(3):
-            begun_s = time.process_time()
-            part(encoded, count)
-            best_s = min(best_s, time.process_time() - begun_s)
-        took_s.append(best_s)
-    assert took_s[1] < 3 * took_s[0]
