@@ -17,7 +17,6 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
     "dequeue": frozenset(
         {
             "click",
-            "cronsim",
             "lz4",
             "numpy",
             "prometheus_client",

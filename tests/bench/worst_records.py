@@ -37,13 +37,14 @@ BOUNDS: Mapping[str, str] = {
     inputs.NAMES: "a dead letter for each record",
     inputs.HUGE: "the broker's largest record",
     inputs.SMALL: "1,024 values are coded at once (`schemas/columns.py`)",
-    inputs.TARGETS: "400 topics of a transaction (`wheel/dequeue_config.py`)",
+    inputs.TARGETS: "2,000 partitions of a transaction (`wheel/dequeue_config.py`)",
     inputs.TIMES: "2,000 copies of a transaction (the same)",
     inputs.FORGED: "their bytes, once for each key (`schemas/wire/copy_mac.py`)",
     inputs.CANCELS: "1 KiB each (`byte_budget.py`); 1,000 replies of a transaction",
     inputs.RESCHEDULES: "the same",
-    inputs.RECURRING: "`recurring = true`; 2,000 of a transaction",
-    inputs.EXPRESSIONS: "the same; nine years are searched (`wheel/recurring_instants.py`)",
+    inputs.RECURRING: "`recurring = true`; 64 KiB each (`schemas/header_names.py`); 2,000 of a "
+    "transaction",
+    inputs.EXPRESSIONS: "the same; nine years are searched (`wheel/cron_walls.py`)",
 }
 
 

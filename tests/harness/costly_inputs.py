@@ -363,6 +363,16 @@ def _cancel_of_headers(size: int) -> bytes:
     return sealed(of_headers(b"\0\1" * (size // 2) + request, size // 2 + 1), 0, 1)
 
 
+def _minute(n: int) -> tuple[int, int, int]:
+    """Minute, hour and day, and all of them in turn."""
+    return n % 60, n // 60 % 24, n // 1440 % 28 + 1
+
+
+def _minutes(n: int) -> tuple[int, int, int]:
+    """Two minutes and an hour, likewise."""
+    return n % 60, n // 60 % 60, n // 3600 % 24
+
+
 def _recurring() -> Iterator[InputKind]:
     cron, every, zones = "TIMER_CRON", ("TIMER_EVERY", b"1h"), _zones()
     yield InputKind(RECURRING, "recurring", alike(*_seed(every)))
@@ -390,12 +400,17 @@ def _recurring() -> Iterator[InputKind]:
     yield InputKind(
         EXPRESSIONS,
         "recurring, expressions that differ",
-        records(lambda n: _seed((cron, b"%d %d * * *" % (n % 60, n // 60 % 24)))),
+        records(lambda n: _seed((cron, b"%d %d %d * *" % _minute(n)))),
+    )
+    yield InputKind(
+        EXPRESSIONS,
+        "recurring, long expressions that differ",
+        records(lambda n: _seed((cron, b",".join([b"*/1"] * 54) + b",%d %d %d * *" % _minute(n)))),
     )
     yield InputKind(
         EXPRESSIONS,
         "recurring, expressions without an instant",
-        records(lambda n: _seed((cron, b"%d %d */8,2-28 * MON#5" % (n % 60, n // 60 % 24)))),
+        records(lambda n: _seed((cron, b"%d,%d %d */8,2-28 * MON#5" % _minutes(n)))),
     )
     yield InputKind(
         EXPRESSIONS,
@@ -411,7 +426,7 @@ def _recurring() -> Iterator[InputKind]:
         "recurring, expressions that match in a gap alone",
         records(
             lambda n: _seed(
-                (cron, b"%d,%d * 2 * 3 7L" % (n % 60, n // 60 % 60)),
+                (cron, b"%d,%d,%d * 2 * 3 7L" % (n % 60, n // 60 % 60, n // 3600)),
                 ("TIMER_ZONE", b"Europe/Berlin"),
             )
         ),
@@ -421,6 +436,7 @@ def _recurring() -> Iterator[InputKind]:
         "recurring, zones that do not exist",
         records(lambda n: _seed((cron, b"0 8 * * *"), ("TIMER_ZONE", b"A/" * 20 + b"%d" % n))),
     )
+    yield InputKind(RECURRING, "recurring, 990 headers", alike(*_seed(every), *[("", None)] * 990))
     yield InputKind(HUGE, "recurring, a jitter of zeros", huge("TIMER_JITTER_MS", b"0", after=b"1"))
 
 
