@@ -244,7 +244,7 @@ class TimeSpan(RequestFields):
         return None if self.until is None else epoch_ms(parse_instant(self.until))
 
 
-_BY_KEY = "only timers with this key; reads messages: seconds a million"
+_BY_KEY = "only timers with this key; reads messages, seconds for a million"
 
 
 class RecordPage(RequestFields):

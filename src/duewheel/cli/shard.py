@@ -177,10 +177,9 @@ def audit(
     until: str | None,
     output: Printer,
 ) -> int:
-    """Compare ingest's rules with Great Expectations.
+    """Check that ingest accepts and rejects messages as the documented rules say.
 
-    Writes Data Docs. `--from last` continues at the end of the last audit. Exit code 1: the rules
-    of ingest disagree with the suite, or a critical expectation across rows fails.
+    `--from last` continues at the end of the last audit. Exit code 1: a finding.
     """
     from duewheel.audit.run import Wanted, run_audit
 

@@ -153,8 +153,8 @@ class TimerTopic(Section):
     max_delay: Duration | None = None
     """The longest delay of its messages; at most `timer.max_delay`, which holds without it."""
     quota_per_second: Annotated[int, Field(ge=1)] | None = None
-    """How many of its messages a shard takes per second. Further ones wait in Kafka, and delay no
-    other topic (docs/flow.md). Cancels and long timers that are written again count, too."""
+    """How many of its messages a shard takes per second; further ones wait in Kafka
+    (docs/flow.md)."""
     past_due: Literal["fire", "dead-letter"] = "fire"
     """Whether a message with a due time in the past is delivered at once, or becomes a dead
     letter."""
@@ -315,8 +315,8 @@ class IngestSection(Section):
     """Added to the niceness of ingest and of Spark once ingest is ready: where processors are
     scarce, delivery goes first. 0: both have the same priority."""
     shared_folder: Path | None = None
-    """With a cluster: a folder that this host and all executors have at the same path, such as a
-    mounted volume. Timers are handed over there instead of through the driver's JVM."""
+    """With a cluster: a folder through which executors hand timers over, in place of the driver's
+    JVM (docs/scaling.md)."""
     topics_interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(
         seconds=10
     )
