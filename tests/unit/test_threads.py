@@ -50,7 +50,8 @@ def started(path: Path) -> set[str]:
         for alias in node.names
     }
     ways = {"Thread", "start_new_thread", "ThreadPoolExecutor", "to_thread", "run_in_executor"}
-    timers = {"threading.Timer"} & {ast.unparse(n) for n in ast.walk(tree)}
+    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    timers = {"threading.Timer"} & {ast.unparse(n) for n in attributes if n.attr == "Timer"}
     return ((names | imported) & ways) | (imported & {"_thread"}) | timers
 
 
