@@ -18,6 +18,7 @@ in a broker's answer.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy as np
 from duewheel.schemas.batches import OffsetRanges, TimerBatch, TopicPartition
 
 CANCEL_BYTES = 1 << 10
+MESSAGE_BYTES = 16 << 10  # as many count as a message of a quota
 
 
 class ByteBudget:
@@ -32,7 +34,9 @@ class ByteBudget:
 
     def __init__(self, ranges: OffsetRanges, bytes_max: int) -> None:
         self._ends = {partition: until for partition, (_, until) in ranges.items()}
-        self._reached = {partition: first for partition, (first, _) in ranges.items()}
+        self._firsts = {partition: first for partition, (first, _) in ranges.items()}
+        self._reached = dict(self._firsts)
+        self._octets = Counter[str]()  # of each topic, of the offsets that were read
         self._left = bytes_max
         self._round: dict[TopicPartition, tuple[int, int]] = {}
         self._left_of_topic: dict[str, int] = {}
@@ -57,11 +61,13 @@ class ByteBudget:
             for each, (_, until) in self._round.items():
                 self._reached[each] = max(self._reached[each], until)
 
-    def took(self, partition: TopicPartition, octets: int, reached: int) -> None:
+    def took(self, partition: TopicPartition, octets: int, reached: int, share: int = 0, /) -> None:
         """Counts a record batch that was read: the bytes of its records (0 where offsets have no
-        committed record), and the offset after its last one.
+        committed record), the offset after its last one, and the share of the bytes that offsets
+        within the range have.
         """
         self._reached[partition] = reached
+        self._octets[partition[0]] += share
         self._count(partition, octets)
 
     def parsed(self, timers: TimerBatch) -> None:
@@ -88,6 +94,15 @@ class ByteBudget:
     def early_ends(self) -> dict[TopicPartition, int]:
         """Where the reading of partitions ended, below the ends of their planned ranges."""
         return {each: self._reached[each] for each in self._unread()}
+
+    @property
+    def added_messages(self) -> dict[str, int]:
+        """By topic, how many messages its bytes count as beyond the offsets that were read."""
+        rows = Counter[str]()
+        for partition, reached in self._reached.items():
+            rows[partition[0]] += min(reached, self._ends[partition]) - self._firsts[partition]
+        counted = {topic: -(-octets // MESSAGE_BYTES) for topic, octets in self._octets.items()}
+        return {topic: n - rows[topic] for topic, n in counted.items() if n > rows[topic]}
 
     def _unread(self) -> list[TopicPartition]:
         return [each for each, end in self._ends.items() if self._reached[each] < end]

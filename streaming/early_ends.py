@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
@@ -28,7 +29,9 @@ if TYPE_CHECKING:  # it imports numpy and pyarrow
     from duewheel.schemas.batches import TopicPartition
 
 _FILE_NAME = "early-ends"
-_BEGINS, _WAITING = "/begins", "/waiting"  # no topic has such a name
+# No topic has such a name.
+_BEGINS, _WAITING, _ADDED = "/begins", "/waiting", "/added-messages"
+_NONE_ADDED: Mapping[str, int] = MappingProxyType({})
 
 
 def offsets_to(ends: Marks, begins: Marks) -> dict[str, Any]:
@@ -54,14 +57,22 @@ class EarlyEnds:
         # Partitions that are seldom planned, because the record at this offset leads too far ahead
         # (wheel/append/far_hours.py).
         self.waiting: Marks = {}
+        # By topic, the messages that the batch's bytes count as beyond its offsets, for quotas
+        # (topic_quotas.py).
+        self.added_messages: Mapping[str, int] = {}
 
     def clear(self) -> None:
         """Removes the file, at the start of a query."""
         self._path.unlink(missing_ok=True)
-        self.ends, self.waiting = {}, {}
+        self.ends, self.waiting, self.added_messages = {}, {}, {}
 
     def note(
-        self, planned: Marks, early: Marks, marks: Marks, far: Collection[TopicPartition] = ()
+        self,
+        planned: Marks,
+        early: Marks,
+        marks: Marks,
+        far: Collection[TopicPartition] = (),
+        added_messages: Mapping[str, int] = _NONE_ADDED,
     ) -> Marks:
         """Notes that a batch has been read, and returns its ends: those planned, or the early ones.
 
@@ -73,10 +84,12 @@ class EarlyEnds:
         ends = {p: end for p, end in ends.items() if end < planned[p]}
         waiting = {p: at for p, at in self.waiting.items() if planned.get(p, at) <= at}
         waiting |= {p: ends[p] for p in far if p in ends}
-        if (ends, waiting) != (self.ends, self.waiting):
-            added = {_WAITING: marks_to(waiting)} if waiting else {}
-            swap_json(self._path, marks_to(ends) | added, HOST_FS)
-            self.ends, self.waiting = ends, waiting
+        noted = ends, waiting, dict(added_messages)
+        if noted != (self.ends, self.waiting, self.added_messages):
+            more = {_WAITING: marks_to(waiting), _ADDED: noted[2]}
+            filled = {name: each for name, each in more.items() if each}
+            swap_json(self._path, marks_to(ends) | filled, HOST_FS)
+            self.ends, self.waiting, self.added_messages = noted
         return {**planned, **ends}
 
     def read(self) -> Marks:
@@ -89,12 +102,13 @@ class EarlyEnds:
         try:
             found = self._path.stat()
         except FileNotFoundError:
-            self.ends, self.waiting, self._version = {}, {}, None
+            self.ends, self.waiting, self.added_messages, self._version = {}, {}, {}, None
             return {}
         version = (found.st_ino, found.st_mtime_ns)
         if version != self._version:
             raw = read_json(self._path)
             self.waiting = marks_from(raw.pop(_WAITING, {}))
+            self.added_messages = raw.pop(_ADDED, {})
             self.ends, self._version = marks_from(raw), version
         return self.ends
 

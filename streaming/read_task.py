@@ -29,7 +29,7 @@ from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.streaming.byte_budget import ByteBudget
 from duewheel.streaming.epoch_parser import parser
-from duewheel.streaming.task_rows import row_of, row_of_early_ends
+from duewheel.streaming.task_rows import row_of, row_of_ends
 from duewheel.streaming.task_share import TaskSettings, TaskShare
 
 # Fetched from each broker at a time. Larger parts take more memory of a task; the fixed costs of
@@ -67,8 +67,8 @@ def rows_of(
                 timers = parse(records)
                 budget.parsed(timers)
                 yield row_of(timers, folder)
-    if budget.early_ends:
-        yield row_of_early_ends(budget.early_ends)
+    if budget.early_ends or budget.added_messages:
+        yield row_of_ends(budget.early_ends, budget.added_messages)
 
 
 class ProcessReader:

@@ -15,7 +15,7 @@ step 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -29,14 +29,14 @@ from duewheel.streaming.batch_taker import BatchTaker, TakerStatistics
 from duewheel.streaming.early_ends import EarlyEnds
 from duewheel.streaming.spark_checkpoint import end_offsets
 
-Timers = Callable[[pa.Table], tuple[TimerBatch, Marks]]
+Timers = Callable[[pa.Table], tuple[TimerBatch, Marks, Mapping[str, int]]]
 
 
 class TimerSink:
     """The function object given to foreachBatch. Called by one thread at a time.
 
-    `timers` converts the query's rows to timers, and the early ends of its tasks. `stop`,
-    `is_busy`, the errors and `statistics` may be used from other threads.
+    `timers` converts the query's rows to timers, the early ends of its tasks, and the messages that
+    its bytes add. `stop`, `is_busy`, the errors and `statistics` may be used from other threads.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class TimerSink:
         try:
             if self._taker.is_stopping:
                 raise StoppedWaitingError("stopped before the batch was read")
-            batch, early = self._timers(frame.toArrow())
+            batch, early, added = self._timers(frame.toArrow())
             batch, waiting = self._taker.cut(batch)
             planned = end_offsets(self._checkpoint, batch_id)
             early = {**early, **waiting}
             # Before Spark plans again: the next batch would begin at the planned end, and skip
             # rows.
-            ends = self._early_ends.note(planned, early, self._taker.marks, waiting)
+            ends = self._early_ends.note(planned, early, self._taker.marks, waiting, added)
             self._appending.put(partial(self._taker.take, batch, ends))
         except BaseException as error:
             self._fetch_error = error

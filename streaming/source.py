@@ -140,7 +140,9 @@ class TimerReader(DataSourceStreamReader):
         early = self._early_ends.read()
         before, poll_s = {**planned, **early}, self._options.poll_ms / 1000
         if self._quotas is not None:
-            self._quotas.unread({p: planned[p] - end for p, end in early.items()})
+            self._quotas.settle(
+                {p: planned[p] - end for p, end in early.items()}, self._early_ends.added_messages
+            )
         self._leave_out(self._early_ends.waiting)
         ends, give_up_s = self._ends_after(before), time.monotonic() + _QUIET_S
         # Each call costs the JVM and this process several times as much as a read of the logs'

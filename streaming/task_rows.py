@@ -2,7 +2,9 @@
 
     timers       a TimerBatch as an Arrow stream (schemas/batch_ipc.py); or the path of a file with
                  it, where task and driver share a folder; null in a row of early ends
-    early_ends   where the task has ended before the ends of its ranges, as JSON; else null
+    early_ends   where the task has ended before the ends of its ranges, and the messages that its
+                 topics' bytes count as beyond those that were read (byte_budget.py), as JSON; or
+                 null
 
 If a batch fails, the driver takes none of its files. They stay until the next start of ingest,
 which empties Spark's scratch folder.
@@ -13,6 +15,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +43,10 @@ def row_of(timers: TimerBatch, folder: str) -> Any:
     return _pa.record_batch([column, _pa.nulls(1, _pa.string())], schema=SCHEMA)
 
 
-def row_of_early_ends(ends: Marks) -> Any:
-    """An Arrow record batch of one row with the task's early ends."""
-    columns = [_pa.nulls(1, _pa.binary()), _pa.array([json.dumps(marks_to(ends))])]
+def row_of_ends(early: Marks, added_messages: Mapping[str, int]) -> Any:
+    """An Arrow record batch of one row with the task's early ends, and added messages by topic."""
+    text = json.dumps([marks_to(early), added_messages])
+    columns = [_pa.nulls(1, _pa.binary()), _pa.array([text])]
     return _pa.record_batch(columns, schema=SCHEMA)
 
 
@@ -53,18 +58,21 @@ def _write_file(timers: pa.Buffer, folder: str) -> pa.Buffer:
     return buffer
 
 
-def take_timers(table: pa.Table, folder: str) -> tuple[TimerBatch, Marks]:
-    """The timers of a batch of the query, from the rows of all tasks, and its early ends; removes
-    the files that the timers come in. `folder` as in TaskSettings.
+def take_timers(table: pa.Table, folder: str) -> tuple[TimerBatch, Marks, Counter[str]]:
+    """The timers of a batch of the query, from the rows of all tasks, its early ends, and its added
+    messages by topic; removes the files that the timers come in. `folder` as in TaskSettings.
     """
     early: Marks = {}
+    added_messages = Counter[str]()
     for text in table.column(EARLY_ENDS).drop_null():
-        early = {**early, **marks_from(json.loads(str(text)))}
+        ends, of_task = json.loads(str(text))
+        early = {**early, **marks_from(ends)}
+        added_messages.update(of_task)
     cells = table.column(TIMERS).drop_null()
     batches = [from_bytes(_take_file(cell) if folder else cell.as_buffer()) for cell in cells]
     if not batches:
-        return TimerBatch.none(), early
-    return batches[0].extended_by(*batches[1:]), early
+        return TimerBatch.none(), early, added_messages
+    return batches[0].extended_by(*batches[1:]), early, added_messages
 
 
 def _take_file(cell: Any) -> Any:

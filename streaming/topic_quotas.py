@@ -5,6 +5,10 @@ Further messages stay in Kafka: the end of a batch does not move on in their par
 refused, so the outcome of a message follows from its record and the settings alone, whenever it is
 read.
 
+Bytes count, too: each started 16 KiB of a topic in a task as a message, if these are more than its
+messages (byte_budget.py). Only the tasks learn them, so the bucket pays after the batch, and may be
+negative: then the topic is read on once it is filled again.
+
 A quota is a bucket of messages. It fills with the rate from one read of the logs' ends to the next,
 and keeps at most the messages of one second. It begins empty, so that restarts permit no more. The
 partitions of a topic share its bucket as those of a batch share rows (batch_plan.py): each one that
@@ -50,6 +54,8 @@ class TopicQuotas:
         self._bucket = dict.fromkeys(per_second, 0.0)
         self._counted_from: Offsets = {}  # of the partitions with a quota, since `permitted`
         self._free_below: Offsets = {}
+        self._free = frozenset[str]()  # topics with free offsets, since `permitted`
+        self._unsettled = frozenset[str]()  # topics of the last batch whose bytes are not paid yet
         self._free_is_due = Interval(clock, _UPKEEP_MS)
         self._note_is_due = Interval(clock, _UPKEEP_MS)
         self._has_noted = True  # the process before may have
@@ -67,12 +73,14 @@ class TopicQuotas:
         self._fill()
         limited = [p for p, end in log_ends.items() if p[0] in self._bucket and firsts[p] < end]
         self._counted_from = {p: firsts[p] for p in limited}
+        self._free = frozenset[str]()
         over = self._topics_over(log_ends)
         if over:
             self._read_free(limited, log_starts)
             self._counted_from = {
                 p: min(max(firsts[p], self._free_below.get(p, 0)), log_ends[p]) for p in limited
             }
+            self._free = frozenset(p[0] for p in limited if firsts[p] < self._counted_from[p])
         ends = dict(log_ends)
         for topic in over:
             ends |= self._ends_of(topic, log_ends)
@@ -81,14 +89,26 @@ class TopicQuotas:
 
     def planned(self, ends: Offsets) -> None:
         """Takes the messages of a batch from the buckets. It ends as `permitted`, or before."""
+        paid = set[str]()
         for partition, first in self._counted_from.items():
-            self._bucket[partition[0]] -= max(ends[partition] - first, 0)
+            rows = max(ends[partition] - first, 0)
+            self._bucket[partition[0]] -= rows
+            paid |= {partition[0]} if rows else set()
+        self._unsettled = frozenset(paid - self._free)
 
-    def unread(self, rows: Mapping[TopicPartition, int]) -> None:
-        """Puts messages back: these of the last batch were planned, and are planned again."""
-        for (topic, _), count in rows.items():
+    def settle(
+        self, unread: Mapping[TopicPartition, int], added_messages: Mapping[str, int]
+    ) -> None:
+        """Corrects the cost of the last batch once it was read: puts messages back that were
+        planned, and are planned again; takes those that its bytes count as. A batch of another
+        process, and one with offsets that are free, costs no bytes.
+        """
+        for (topic, _), count in unread.items():
             if topic in self._bucket:
                 self._bucket[topic] += count
+        for topic in self._unsettled:
+            self._bucket[topic] -= added_messages.get(topic, 0)
+        self._unsettled = frozenset()
 
     def _fill(self) -> None:
         now_ms = self._clock.boottime_ms()

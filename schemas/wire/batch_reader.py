@@ -94,7 +94,7 @@ class BatchBody:
         return BatchBody(*_EMPTY_BODY, 1, *place, self.crc, defect)
 
 
-def uncounted(_octets: int, _reached: int) -> None:
+def uncounted(_octets: int, _reached: int, _share: int = 0) -> None:
     """For callers to whom the bytes of a log do not matter."""
 
 

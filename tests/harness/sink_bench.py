@@ -130,9 +130,10 @@ class SinkBench:
             guard=DiskGuard(lambda: self.space, lambda _: MIN_FREE, lambda: self.must_take),
         )
         self.early_ends: Marks = {}  # of the next batch
+        self.added_messages: dict[str, int] = {}  # likewise
         self.sink = TimerSink(
             self.taker,
-            lambda rows: (self.timers(rows), self.early_ends),
+            lambda rows: (self.timers(rows), self.early_ends, self.added_messages),
             checkpoint,
             EarlyEnds(checkpoint),
         )

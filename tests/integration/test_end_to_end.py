@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -274,7 +275,6 @@ def test_a_topic_over_its_quota_waits_and_delays_no_other(served: WholeShard) ->
     for number in range(count):
         producer.send(topic, b"over %d" % number, headers=at_once)
     producer.flush(timeout=30)
-    producer.close()
     shard.wait(lambda: shard.status()["quotas"][topic]["waiting"] > quota)
     shard.deliver_one(b"of another topic")
     assert shard.status()["not_ready"] == {}
@@ -287,6 +287,17 @@ def test_a_topic_over_its_quota_waits_and_delays_no_other(served: WholeShard) ->
     # A batch has what the rate gives since the batch before: half of them come at the rate alone.
     assert max(seen_ms.values()) - min(seen_ms.values()) > count / quota / 2 * 1_000
     shard.wait(lambda: shard.status()["quotas"][topic]["waiting"] == 0)
+    assert set(shard.arrivals.count.values()) == {1}
+    with closing(KafkaProducer(bootstrap_servers=shard.servers, compression_type="gzip")) as large:
+        for number in range(3):
+            large.send(topic, b"%d" % number + bytes(900_000), headers=at_once)
+        large.flush(timeout=30)
+    shard.wait(lambda: len(shard.arrivals.first) == count + 4)
+    producer.send(topic, b"one more", headers=at_once)
+    producer.flush(timeout=30)
+    producer.close()
+    shard.wait(lambda: shard.status()["quotas"][topic]["waiting"] == 1)
+    shard.wait(lambda: b"one more" in shard.arrivals.first)
     assert set(shard.arrivals.count.values()) == {1}
 
 

@@ -103,9 +103,9 @@ class Query:
             assert isinstance(share, TaskShare)
             share.bytes_max = self._rng.choice(_BYTES)
             rows += rows_of(share, self._kafka, self._parse, {}, folder="")
-        timers, early = take_timers(pa.Table.from_batches(rows, SCHEMA), folder="")
+        timers, early, added = take_timers(pa.Table.from_batches(rows, SCHEMA), folder="")
         planned = end_offsets(self._checkpoint, self.batch)
-        return timers, self._early_ends.note(planned, early, marks)
+        return timers, self._early_ends.note(planned, early, marks, (), added)
 
     def commit(self) -> None:
         """The planned batch has been taken."""

@@ -16,7 +16,7 @@ from tests.harness.timer_rows import TimerRow, timer_batch
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
-from duewheel.streaming.byte_budget import CANCEL_BYTES, ByteBudget
+from duewheel.streaming.byte_budget import CANCEL_BYTES, MESSAGE_BYTES, ByteBudget
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 Logs = dict[TopicPartition, Log]
@@ -203,3 +203,22 @@ def test_the_end_of_a_topics_part_is_found_once(monkeypatch: pytest.MonkeyPatch)
         budget.took(partition, 10, 1)
     assert len(ended) == len(set(ended)) + 499
     assert budget.early_ends == dict.fromkeys(ranges, 1)
+
+
+def test_large_messages_count_as_several() -> None:
+    """Decompressed; however often the ranges of a quota cut their batch, they count once."""
+    log, added, at = Log(), 0, 0
+    log.write([(NOW_MS, None, bytes(5 * MESSAGE_BYTES), [])] * 8, codec=1)
+    while at < log.end:
+        added, at = added + added_of(log, at, at + 2).get("a", 0), at + 2
+    assert 8 * 4 <= added <= 8 * 4 + 4, "each range begins a message"
+    assert added_of(log, 0, log.end)["a"] == 8 * 4 + 1
+    assert added_of(small(10), 0, 10) == {}
+
+
+def added_of(log: Log, first: int, end: int) -> dict[str, int]:
+    budget = ByteBudget({A0: (first, end)}, 1 << 30)
+    for of_round in budget.rounds():
+        for part in fetches({A0: log}, of_round, 2):
+            list(committed_records(part, of_round, took=budget.took))
+    return budget.added_messages

@@ -12,7 +12,7 @@ import pytest
 from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.schemas.batches import TimerBatch
-from duewheel.streaming.task_rows import SCHEMA, row_of, row_of_early_ends, take_timers
+from duewheel.streaming.task_rows import SCHEMA, row_of, row_of_ends, take_timers
 
 NOW_MS = 1_800_000_000_000
 
@@ -34,10 +34,12 @@ def test_parts_come_as_one_batch_in_their_order(tmp_path: Path, *, in_files: boo
     folder = str(tmp_path) if in_files else ""
     table = handed_over([timer_batch(part) for part in of_parts], folder)
     ends = [{("a", 0): 40, ("a", 2): 7}, {("b", 1): 5}]
-    table = pa.concat_tables([table, pa.Table.from_batches(map(row_of_early_ends, ends))])
+    added = [{"a": 3}, {"a": 2, "c": 1}]
+    table = pa.concat_tables([table, pa.Table.from_batches(map(row_of_ends, ends, added))])
     assert len(list(tmp_path.iterdir())) == 3 * in_files
-    found, early = take_timers(table, folder)
+    found, early, added_messages = take_timers(table, folder)
     assert early == {**ends[0], **ends[1]}
+    assert added_messages == {"a": 5, "c": 1}
     wanted = timer_batch([row for part in of_parts for row in part])
     assert list(tmp_path.iterdir()) == []
     for field in fields(wanted):
@@ -50,5 +52,5 @@ def test_parts_come_as_one_batch_in_their_order(tmp_path: Path, *, in_files: boo
 
 
 def test_an_empty_batch_has_no_rows() -> None:
-    timers, early = take_timers(SCHEMA.empty_table(), "")
-    assert (len(timers), early) == (0, {})
+    timers, early, added_messages = take_timers(SCHEMA.empty_table(), "")
+    assert (len(timers), early, added_messages) == (0, {}, {})

@@ -196,3 +196,26 @@ def test_no_interval_has_more_than_its_share(
         for last in range(first, len(rows)):
             most = rate * (1 + (at_ms[last + 1] - at_ms[first]) / 1000) + 3
             assert total[last + 1] - total[first] <= most + 1e-6
+
+
+def test_bytes_are_paid_after_the_batch_and_once(planner: Planner) -> None:
+    ends = {A: 1_000, FREE: 1_000}
+    assert planner.plan(ends, 1_000) == {A: 10, FREE: 1_000}
+    for _ in range(3):  # a look at the logs without anything to read
+        planner.quotas.settle({}, {"a": 25, "free": 9_000})
+        assert planner.plan(ends) == {A: 0, FREE: 0}
+    assert planner.plan(ends, 2_400) == {A: 0, FREE: 0}
+    assert planner.plan(ends, 200) == {A: 1, FREE: 0}
+
+
+def test_bytes_of_a_batch_that_another_process_has_planned_cost_nothing(planner: Planner) -> None:
+    planner.quotas.settle({}, {"a": 25})
+    assert planner.plan({A: 1_000}, 1_000) == {A: 10}
+
+
+def test_bytes_that_were_taken_before_are_free(planner: Planner) -> None:
+    with State.open(planner.path) as state:
+        state.write_close(Close(7, {A: 900}, 9, {A: 1_000}))
+    assert planner.plan({A: 5_000}, 1_000) == {A: 1_010}
+    planner.quotas.settle({}, {"a": 25})
+    assert planner.plan({A: 5_000}, 1_000) == {A: 10}

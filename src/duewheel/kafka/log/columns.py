@@ -6,10 +6,11 @@ are dropped here. A batch that cannot be read is one row (`KafkaRecords.unread`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
@@ -40,8 +41,18 @@ _KEPT_FROM = 1_000
 _KEPT_RECORDS_MAX, _KEPT_BYTES_MAX = RECORDS_MAX, PLAIN_BYTES_MAX
 _NONE_SKIPPED: Mapping[TopicPartition, Sequence[int]] = MappingProxyType({})
 
-Took = Callable[[TopicPartition, int, int], None]
-"""Gets for each record batch its partition, its `read_bytes`, and the offset after it."""
+
+class Took(Protocol):
+    """Counts the bytes of a log as they are read."""
+
+    def __call__(
+        self, partition: TopicPartition, octets: int, reached: int, share: int = 0, /
+    ) -> None:
+        """Counts a record batch: its `read_bytes`, the offset after it, and the share of the bytes
+        that the offsets within the range have, because ranges may cut a batch a hundred times.
+        """
+
+
 Row = tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]
 """Offset, timestamp in ms, key, value and headers of a record."""
 
@@ -169,7 +180,9 @@ def _committed_batches(
             fetched.octets, fetched.aborted, decompressed, number, until, skipped, plain_of, count
         ):
             reached = batch.last_offset + 1
-            count(batch.read_bytes, reached)
+            offsets = max(min(reached, until) - max(batch.base_offset, fetched.begin), 0)
+            share = batch.read_bytes * offsets // (reached - batch.base_offset)
+            count(batch.read_bytes, reached, share)
             yield batch
             if reached >= ranges[partition][1]:
                 return
