@@ -102,13 +102,8 @@ def slot_values(settings: Settings) -> dict[str, Any]:
 
 def policies(settings: Settings) -> Iterator[Policy]:
     """Makes the policies of delivery that are configured."""
-    after_ms = {
-        name: as_millis(table.expires_after)
-        for name, table in settings.timer.topic.items()
-        if table.expires_after is not None
-    }
-    drop = {name for name, table in settings.timer.topic.items() if table.expired == "drop"}
-    yield Expiry(after_ms, frozenset(drop))
+    by_topic = settings.timer.by_topic
+    yield Expiry(by_topic("expires_after"), frozenset(by_topic("expired")))
     dequeue = settings.dequeue
     if dequeue.hot_slot != "none":
         window_ms = as_millis(dequeue.hot_slot_window)
@@ -127,11 +122,7 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
         clock_skew_max_ms=as_millis(settings.dequeue.clock_skew_max),
         policies=tuple(policies(settings)),
         reply_topic=settings.timer.reply_topic,
-        lateness_p99_ms={
-            name: as_millis(table.lateness_p99)
-            for name, table in settings.timer.topic.items()
-            if table.lateness_p99 is not None
-        },
+        lateness_p99_ms=settings.timer.by_topic("lateness_p99"),
     )
 
 
@@ -172,11 +163,10 @@ def publisher(
 
 def receipts(settings: Settings) -> Receipts:
     """The rule which deliveries have a receipt, or a header with their lateness."""
-    tables = settings.timer.topic.items()
     return Receipts(
         topic=settings.timer.receipts_topic,
-        without=frozenset(name for name, table in tables if not table.receipts),
-        lateness_headers=frozenset(name for name, table in tables if table.lateness_header),
+        without=frozenset(settings.timer.by_topic("receipts")),
+        lateness_headers=frozenset(settings.timer.by_topic("lateness_header")),
     )
 
 

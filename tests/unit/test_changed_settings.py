@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tests.harness.other_values import other_values
+
 from duewheel import factory
 from duewheel.config.keys_and_defaults import TimerSection, TimerTopic
 from duewheel.config.settings import Settings, load
@@ -34,23 +36,6 @@ TIMER: dict[str, Any] = {
     "targets": ["bills"],
     "topic": {NAME: {"delay": "1m"}},
 }
-TOPIC: dict[str, Any] = {
-    "headers": "etf1",
-    "id": "key",
-    "null_value": "cancel",
-    "target": "orders",
-    "targets": ["bills"],
-    "delay": "1m",
-    "max_delay": "1d",
-    "quota_per_second": 5,
-    "past_due": "dead-letter",
-    "recurring": True,
-    "expires_after": "1h",
-    "expired": "drop",
-    "receipts": False,
-    "lateness_header": True,
-    "lateness_p99": "1s",
-}
 
 
 def settings(**timer: Any) -> Settings:
@@ -69,7 +54,6 @@ def listed(text: str) -> set[str]:
 
 def test_the_keys_are_those_of_the_configuration() -> None:
     assert TIMER.keys() == set(TimerSection.model_fields)
-    assert TOPIC.keys() == set(TimerTopic.model_fields)
 
 
 def test_the_row_has_the_settings_that_reconfigure_takes() -> None:
@@ -77,5 +61,6 @@ def test_the_row_has_the_settings_that_reconfigure_takes() -> None:
     all_timers, _, of_a_topic = row.partition("; of a timer topic")
     found = deciding({key: settings(**{key: other}) for key, other in TIMER.items()})
     assert listed(all_timers) == found - {"precision_ms", "state_topic", "topic"}
-    each = {key: settings(topic={NAME: {key: other}}) for key, other in TOPIC.items()}
+    others = other_values(TimerTopic)
+    each = {key: settings(topic={NAME: {key: other}}) for key, other in others.items()}
     assert listed(of_a_topic) == deciding(each)

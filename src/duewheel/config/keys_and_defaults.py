@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -37,6 +37,7 @@ from duewheel.config.values import (
     Topics,
     TopicTable,
     as_millis,
+    in_millis,
     topic_tables,
 )
 from duewheel.schemas.header_names import LEVELS_MS
@@ -134,7 +135,8 @@ class KafkaSection(Section):
 class TimerTopic(Section):
     """[timer.topic."<name>"]: defaults of one timer topic; see schemas/request/topic_settings.py.
 
-    The header modes of other services use keys as ids, and cancel by null values.
+    The header modes of other services use keys as ids, and cancel by null values. A field's example
+    is another valid value than its default: tests derive theirs from it.
     """
 
     headers: Literal["native", "etf1", "karafka", "eifinger"] = "native"
@@ -144,15 +146,15 @@ class TimerTopic(Section):
     replaces the timer."""
     null_value: Literal["message", "cancel"] = "message"
     """`cancel`: a record with a null value cancels the timers whose id is its key."""
-    target: TopicName | None = None
+    target: TopicName | None = Field(default=None, examples=["orders"])
     """Target of messages without `REAL_TOPIC`, as in `timer.mapping`."""
-    targets: TargetPatterns | None = None
+    targets: TargetPatterns | None = Field(default=None, examples=[["bills", "mails.*"]])
     """Targets that messages may name in `REAL_TOPIC`, instead of those of `timer.targets`."""
-    delay: Duration | None = None
+    delay: Duration | None = Field(default=None, examples=["15m"])
     """Delay of messages that request no due time."""
-    max_delay: Duration | None = None
+    max_delay: Duration | None = Field(default=None, examples=["1h"])
     """The longest delay of its messages; at most `timer.max_delay`, which holds without it."""
-    quota_per_second: Annotated[int, Field(ge=1)] | None = None
+    quota_per_second: Annotated[int, Field(ge=1)] | None = Field(default=None, examples=[7])
     """How many of its messages a shard takes per second; further ones wait in Kafka
     (docs/flow.md)."""
     past_due: Literal["fire", "dead-letter"] = "fire"
@@ -161,7 +163,7 @@ class TimerTopic(Section):
     recurring: bool = False
     """Whether its messages may be recurring timers (`TIMER_CRON`, `TIMER_EVERY`), which cost for as
     long as they live. Otherwise such a message becomes a dead letter, `recurring_not_allowed`."""
-    expires_after: Duration | None = None
+    expires_after: Duration | None = Field(default=None, examples=["2h"])
     """A message that is late by more becomes a dead letter, `expired`, instead of a late delivery;
     by default none does."""
     expired: Literal["dead-letter", "drop"] = "dead-letter"
@@ -170,7 +172,7 @@ class TimerTopic(Section):
     """Whether its deliveries have a receipt, if `timer.receipts_topic` names a topic."""
     lateness_header: bool = False
     """Whether its deliveries have the header `TIMER_LATENESS_MS`."""
-    lateness_p99: Duration | None = None
+    lateness_p99: Duration | None = Field(default=None, examples=["250ms"])
     """Objective: 99 of 100 of its deliveries are late by no more than this. Metrics count those
     that are, and alerts report when too many are (docs/receipts.md)."""
 
@@ -184,17 +186,9 @@ class TimerTopic(Section):
     @property
     def contract(self) -> TopicContract:
         """Returns this table as the parser of messages needs it."""
-        return TopicContract(
-            headers=self.headers,
-            id=self.id,
-            null_value=self.null_value,
-            target=self.target,
-            targets=self.targets,
-            delay_ms=None if self.delay is None else as_millis(self.delay),
-            max_delay_ms=None if self.max_delay is None else as_millis(self.max_delay),
-            past_due=self.past_due,
-            recurring=self.recurring,
-        )
+        names = [field.name for field in fields(TopicContract)]
+        values = {name: in_millis(getattr(self, name.removesuffix("_ms"))) for name in names}
+        return TopicContract(**values)
 
 
 class TimerSection(Section):
@@ -267,11 +261,11 @@ class TimerSection(Section):
         }
         return {name: each for name, each in complete.items() if each != self.default_contract}
 
-    @property
-    def quotas(self) -> dict[str, int]:
-        """Returns the messages per second of the timer topics with a quota."""
-        quotas = ((name, table.quota_per_second) for name, table in self.topic.items())
-        return {name: quota for name, quota in quotas if quota is not None}
+    def by_topic(self, key: str) -> dict[str, Any]:
+        """Returns the values of a key that are not its default by timer topic, durations in ms."""
+        default = TimerTopic.model_fields[key].default
+        values = {name: getattr(table, key) for name, table in self.topic.items()}
+        return {name: in_millis(value) for name, value in values.items() if value != default}
 
     @property
     def open_targets(self) -> dict[str, list[str]]:

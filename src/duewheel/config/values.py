@@ -61,6 +61,11 @@ def as_millis(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
 
 
+def in_millis(value: Any) -> Any:
+    """The value of a setting, a duration in whole milliseconds."""
+    return as_millis(value) if isinstance(value, timedelta) else value
+
+
 def is_secret(name: str, value: object = "") -> bool:
     """Whether an option of a pass-through table is secret."""
     is_named = _SECRET_NAME.search(name) and not _NO_SECRET_NAME.search(name)
@@ -125,7 +130,7 @@ def _topic(name: str) -> str:
     return name
 
 
-def _accepted_by(check: Callable[[str], object]) -> AfterValidator:
+def accepted_by(check: Callable[[str], object]) -> AfterValidator:
     """A text that the check does not refuse by a ConfigError."""
 
     def validate(text: str) -> str:
@@ -222,8 +227,8 @@ SizeOrShare = Annotated[Share, BeforeValidator(_share), PlainSerializer(str, ret
 TopicName = Annotated[str, AfterValidator(_topic)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Topics = Annotated[tuple[TopicName, ...], BeforeValidator(_split)]
-TopicPattern = Annotated[str, _accepted_by(lambda regex: require_portable(whole(regex)))]
-_Target = Annotated[str, _accepted_by(lambda pattern: of_shell([pattern]))]
+TopicPattern = Annotated[str, accepted_by(lambda regex: require_portable(whole(regex)))]
+_Target = Annotated[str, accepted_by(lambda pattern: of_shell([pattern]))]
 TargetPatterns = Annotated[tuple[_Target, ...], BeforeValidator(_split)]
 _Server = Annotated[str, AfterValidator(_server)]
 Servers = Annotated[tuple[_Server, ...], BeforeValidator(_split), AfterValidator(_not_empty)]

@@ -5,7 +5,6 @@ in which settings come, and what of them contradicts.
 from __future__ import annotations
 
 import json
-import tomllib
 import typing
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from tests.harness.other_values import other_values
 from tests.harness.source_table import read_records
 
 from duewheel import factory
@@ -55,68 +55,43 @@ def contracts(settings: Settings) -> dict[str, TopicContract]:
 
 
 # Every key of a table, each with another value than its default.
-ALL_KEYS = """
-headers = "etf1"
-id = "key"
-null_value = "cancel"
-target = "orders"
-targets = ["bills", "mails.*"]
-delay = "15m"
-max_delay = "1h"
-past_due = "dead-letter"
-recurring = true
-quota_per_second = 7
-expires_after = "2h"
-expired = "drop"
-receipts = false
-lateness_header = true
-lateness_p99 = "250ms"
-"""
-TOLD = TopicContract(
-    headers="etf1",
-    id="key",
-    null_value="cancel",
-    target="orders",
-    targets=("bills", "mails.*"),
-    delay_ms=900_000,
-    max_delay_ms=3_600_000,
-    past_due="dead-letter",
-    recurring=True,
-)
+OTHERS = other_values(TimerTopic)
+LINES = {key: f"{key} = {json.dumps(value)}\n" for key, value in OTHERS.items()}
+ALL_KEYS = "\n" + "".join(LINES.values())
+TOLD = TimerTopic.model_validate(OTHERS).contract
 OF_INGEST = {field.name.removesuffix("_ms") for field in fields(TopicContract)}
 
 
 def test_all_keys_are_given_here_and_none_by_its_default() -> None:
-    given, default = TimerTopic.model_validate(tomllib.loads(ALL_KEYS)), TimerTopic()
-    assert given.model_fields_set == set(TimerTopic.model_fields)
+    given, default = TimerTopic.model_validate(OTHERS), TimerTopic()
     for key in TimerTopic.model_fields:
         assert getattr(given, key) != getattr(default, key), key
-    assert given.contract == TOLD
     for field in fields(TopicContract):
         assert getattr(TOLD, field.name) != field.default, field.name
+    assert (TOLD.target, TOLD.delay_ms, TOLD.max_delay_ms) == ("orders", 900_000, 3_600_000)
 
 
-def test_keys_for_other_parts_than_the_parser(tmp_path: Path) -> None:
-    """Each key is one of the contract, or is here."""
+@pytest.mark.parametrize("key", OTHERS)
+def test_each_key_reaches_a_part(key: str) -> None:
+    """By itself, or beside the others."""
+
+    def parts(table: dict[str, Any]) -> list[object]:
+        timer = {"topics": ["mails"], "receipts_topic": "receipts", "topic": {"mails": table}}
+        settings = load(None, {"timer": timer})
+        quotas = settings.timer.by_topic("quota_per_second")
+        return [quotas, factory.receipts(settings), factory.dequeue_config(settings)]
+
+    alone, beside = {key: OTHERS[key]}, {name: OTHERS[name] for name in OTHERS if name != key}
+    assert parts(alone) != parts({}) or parts(OTHERS) != parts(beside)
+
+
+def test_values_in_the_parts(tmp_path: Path) -> None:
     settings = loaded(tmp_path, LISTED + f'[timer.topic."orders.delayed"]{ALL_KEYS}')
-    receipts = factory.receipts(settings)
-    found = {
-        "quota_per_second": settings.timer.quotas,
-        "expires_after": next(
-            policy.after_ms for policy in factory.policies(settings) if isinstance(policy, Expiry)
-        ),
-        "expired": next(
-            dict.fromkeys(policy.drop, "drop")
-            for policy in factory.policies(settings)
-            if isinstance(policy, Expiry)
-        ),
-        "receipts": dict.fromkeys(receipts.without, False),
-        "lateness_header": dict.fromkeys(receipts.lateness_headers, True),
-        "lateness_p99": factory.dequeue_config(settings).lateness_p99_ms,
-    }
-    assert found.keys() == TimerTopic.model_fields.keys() - OF_INGEST
-    values = (7, 7_200_000, "drop", False, True, 250)
-    assert [*found.values()] == [{"orders.delayed": value} for value in values]
+    name, receipts = "orders.delayed", factory.receipts(settings)
+    assert settings.timer.by_topic("quota_per_second") == {name: 7}
+    assert Expiry({name: 7_200_000}, frozenset([name])) in factory.policies(settings)
+    assert receipts.without == receipts.lateness_headers == {name}
+    assert factory.dequeue_config(settings).lateness_p99_ms == {name: 250}
 
 
 @pytest.mark.parametrize("name", ['"orders.delayed"', "orders.delayed"])
@@ -169,23 +144,8 @@ def test_from_the_environment_and_from_flags(
         "orders.delayed": ["orders", "mail", "bills.*"],
         "mails": ["*.open"],
     }
-    assert timer["topic"]["orders.delayed"] == {
-        "headers": "native",
-        "id": "key",
-        "null_value": "message",
-        "target": "orders",
-        "targets": ["mail", "bills.*"],
-        "delay": "15m",
-        "max_delay": None,
-        "quota_per_second": None,
-        "past_due": "fire",
-        "recurring": False,
-        "expires_after": None,
-        "expired": "dead-letter",
-        "receipts": True,
-        "lateness_header": False,
-        "lateness_p99": None,
-    }
+    told = {"target": "orders", "id": "key", "targets": ["mail", "bills.*"], "delay": "15m"}
+    assert timer["topic"]["orders.delayed"] == TimerTopic().model_dump(mode="json") | told
     assert timer["topic"]["mails"]["past_due"] == "dead-letter"
 
 
@@ -353,18 +313,12 @@ def test_a_copy_is_judged_by_the_lists_of_its_own_time(tmp_path: Path) -> None:
         assert batch.rejections() == codes
 
 
-OF_ONE_TOPIC = {line.partition(" ")[0]: line for line in ALL_KEYS.split("\n") if line}
-
-
 @pytest.mark.parametrize(
     ("text", "decides"),
     [
         ('targets = ["orders"]\n', True),
         ("topics_pattern = 'later.*'\n", True),
-        *(
-            (f'[timer.topic."mails"]\n{line}\n', key in OF_INGEST)
-            for key, line in OF_ONE_TOPIC.items()
-        ),
+        *((f'[timer.topic."mails"]\n{line}', key in OF_INGEST) for key, line in LINES.items()),
     ],
 )
 def test_what_decides_a_message_is_in_the_progress(
