@@ -36,11 +36,19 @@ _zones = lru_cache(1)(available_timezones)
 
 
 @lru_cache(1 << 10)  # more than there are; ZoneInfo keeps some eight itself
-def _zone(name: str) -> ZoneInfo:
-    # A producer's names would otherwise be looked for in some ten folders each.
-    if name.removeprefix("posix/").removeprefix("right/") not in _zones():
-        raise ZoneInfoNotFoundError(name)
-    return ZoneInfo(name)
+def time_zone(name: str) -> ZoneInfo:
+    """Returns the zone with this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        # A producer's names would otherwise be looked for in some ten folders each.
+        if name.removeprefix("posix/").removeprefix("right/") not in _zones():
+            raise ZoneInfoNotFoundError(name)
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ConfigError(f'"{name}" is no time zone: give such as Europe/Berlin') from error
 
 
 class Instants(Protocol):
@@ -88,10 +96,7 @@ class Cron:
         Raises:
             ConfigError: one of them does not parse.
         """
-        try:
-            self._zone = _zone(zone)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ConfigError(f'"{zone}" is no time zone: give such as Europe/Berlin') from error
+        self._zone = time_zone(zone)
         fields = expression.split()
         minute, hour = fields[-5:-3] if len(fields) in {5, 6} else ("", "")
         self._is_fixed = not (minute.startswith("*") or hour.startswith("*"))

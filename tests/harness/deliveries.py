@@ -63,12 +63,13 @@ def judged(
     slot: int | None = None,
     rank: Int64 | None = None,
     window_ms: int = WINDOW_MS,
+    now_ms: int = NOW_MS,
 ) -> Deliveries:
-    """The deliveries as these policies leave them, in one slot: that of NOW_MS by default."""
+    """The deliveries as these policies leave them, in one slot: by default that of this moment."""
     count = len(deliveries)
-    slots = np.full(count, slot_of(NOW_MS, PRECISION_MS) if slot is None else slot)
+    slots = np.full(count, slot_of(now_ms, PRECISION_MS) if slot is None else slot)
     ranks = np.arange(count) if rank is None else rank
-    due_rows = DueRows(deliveries, slots, ranks, PRECISION_MS, window_ms, NOW_MS)
+    due_rows = DueRows(deliveries, slots, ranks, PRECISION_MS, window_ms, now_ms)
     return postponed(due_rows, policies)
 
 
@@ -79,6 +80,16 @@ def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:
         targets=names,
         target=np.array([names.index(name) for name in targets], np.int32),
         target_partition=np.array(partitions, np.int32),
+    )
+
+
+def of_topics(deliveries: Deliveries, names: Sequence[str]) -> Deliveries:
+    """The deliveries as rows of these timer topics."""
+    topics = sorted(set(names))
+    return replace(
+        deliveries,
+        source_partitions=[(topic, 3) for topic in topics],
+        source_partition=np.array([topics.index(name) for name in names], np.int32),
     )
 
 

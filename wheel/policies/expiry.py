@@ -47,13 +47,11 @@ class Expiry:
         if len(own):
             last_ms, well_formed = parse_instants(texts)
             expired[own] = (rows.now_ms > last_ms) | ~well_formed
-        topics = [topic for topic, _ in deliveries.source_partitions]
-        if not self.after_ms.keys().isdisjoint(topics):
+        if self.after_ms:
             # A due time is below 2**62: NEVER is later than any lateness.
-            limits = np.array([self.after_ms.get(topic, NEVER) for topic in topics], np.int64)
-            late_ms = rows.now_ms - deliveries.due_ms
-            expired |= late_ms > limits[deliveries.source_partition]
+            limits_ms = rows.by_topic(self.after_ms, NEVER)
+            expired |= rows.now_ms - deliveries.due_ms > limits_ms
         if not expired.any():
             return None
-        otherwise = np.array([DROPPED if topic in self.drop else NEVER for topic in topics])
-        return np.where(expired, otherwise[deliveries.source_partition], ANY_TIME)
+        dropped = rows.by_topic(dict.fromkeys(self.drop, DROPPED), NEVER)
+        return np.where(expired, dropped, ANY_TIME)

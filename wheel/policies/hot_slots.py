@@ -10,7 +10,7 @@ probability. That rises with i, so once a row of a key is in excess, the key's l
 slot are, too; and a transaction that is tried again selects the same rows.
 
     spread       the row is postponed by one slot and a part of the window, by another hash of the
-                 same key: rows of a key that are in excess keep together, and in order
+                 same key (`spread_ms`)
     dead-letter  it becomes a dead letter, with the code `hot_slot`
 
 - Copies that were postponed or parked before are never in excess: a timer is spread once, whatever
@@ -32,21 +32,11 @@ import numpy as np
 import numpy.typing as npt
 
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import ANY_TIME, NEVER, Deliveries
-from duewheel.schemas.columns import take
-from duewheel.schemas.hashing import order_hashes
-from duewheel.wheel.policies.policy import DueRows
+from duewheel.schemas.batches import ANY_TIME, NEVER
+from duewheel.wheel.policies.policy import HALF_BITS, DueRows, spread_ms
 
 Action = Literal["spread", "dead-letter"]
 Float64 = npt.NDArray[np.float64]
-Uint64 = npt.NDArray[np.uint64]
-
-# The finaliser of splitmix64. Without it the hashes of a timer partition would not be uniform: bits
-# of a key's murmur2 also choose its partition, so they are equal in all keys of the partition.
-_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_LAST_SHIFT = np.uint64(31)
-_HALF_BITS = np.uint64(32)
-_HALF_MASK = np.uint64((1 << 32) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +55,12 @@ class HotSlots:
         candidates = np.flatnonzero((rows.rank > self.limit) & ~spread_or_parked)
         if not len(candidates):
             return None
-        fraction, other = _fractions(rows.deliveries, candidates)
-        excess = fraction < self.probability(rows.rank[candidates])
-        chosen, other = candidates[excess], other[excess]
+        bits = rows.key_bits(candidates)
+        excess = (bits >> HALF_BITS) / 2.0**32 < self.probability(rows.rank[candidates])
+        chosen, bits = candidates[excess], bits[excess]
         instants = np.full(len(rows.slot), ANY_TIME)
         if self.action == "spread":
-            later_ms = ((other * np.uint64(self.window_ms)) >> _HALF_BITS).astype(np.int64)
+            later_ms = spread_ms(bits, self.window_ms)
             instants[chosen] = (rows.slot[chosen] + 1) * rows.precision_ms + later_ms
         else:
             instants[chosen] = NEVER
@@ -80,13 +70,3 @@ class HotSlots:
         """Computes the probability that the row of each rank is in excess."""
         risen: Float64 = (rank - self.limit) / self.limit
         return np.clip(risen, 0.0, 1.0)
-
-
-def _fractions(deliveries: Deliveries, rows: Int64) -> tuple[Float64, Uint64]:
-    """Computes u in [0, 1) of each of these rows, and another hash of the same bytes as 32 bits."""
-    hashes = order_hashes(deliveries.key_hash[rows], take(deliveries.timer_id, rows))
-    mixed = hashes.astype(np.uint64)
-    for shift, factor in _MIX:
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    mixed ^= mixed >> _LAST_SHIFT
-    return (mixed >> _HALF_BITS) / 2.0**32, mixed & _HALF_MASK

@@ -19,7 +19,8 @@ Rules for a policy:
 - The rows of a key that it postpones get instants that never fall, in their order: then they
   leave in that order (`_hops`), unless ingest takes a copy after the end of its hop. A row that it
   lets leave may overtake them, as one that is due in the slot of their instant or of a hop may.
-- Rows with the same instant share a slot: a policy that ends at one instant for all spreads them.
+- Rows with the same instant share a slot: a policy that ends at one instant for all spreads them
+  (`spread_ms`).
 - It is pure: its instants follow from the rows alone. A transaction that is aborted is tried
   again with the same instants; after a kill `now_ms` is later.
 
@@ -28,15 +29,26 @@ Rolled copies and dead letters are on their way already: no policy is asked abou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import NEVER, NO_POLICY, Deliveries, PolicyLabel
+from duewheel.schemas.columns import take
+from duewheel.schemas.hashing import order_hashes
 from duewheel.wheel.slots import slot_of
+
+Uint64 = npt.NDArray[np.uint64]
+
+# The finaliser of splitmix64. Without it the hashes of a timer partition would not be uniform: bits
+# of a key's murmur2 also choose its partition, so they are equal in all keys of the partition.
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+HALF_BITS = np.uint64(32)
+_HALF_MASK = np.uint64((1 << 32) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,19 @@ class DueRows:
     window_ms: int  # the roll window: the longest wait of one copy
     # When their range was closed, by this host's clock while the brokers' agrees (clock_guard.py)
     now_ms: int
+
+    def by_topic(self, values: Mapping[str, int], otherwise: int) -> Int64:
+        """Returns for each row the value of its timer topic."""
+        found = [values.get(topic, otherwise) for topic, _ in self.deliveries.source_partitions]
+        return np.array(found, np.int64)[self.deliveries.source_partition]
+
+    def key_bits(self, rows: Int64) -> Uint64:
+        """Computes 64 uniform bits of the key of each of these rows, or of its id without a key."""
+        hashes = order_hashes(self.deliveries.key_hash[rows], take(self.deliveries.timer_id, rows))
+        mixed = hashes.astype(np.uint64)
+        for shift, factor in _MIX:
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        return mixed ^ (mixed >> np.uint64(31))
 
 
 class Policy(Protocol):
@@ -68,6 +93,11 @@ class Policy(Protocol):
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
         """Computes the instant of each row, as the module's head says; None: all leave now."""
         ...
+
+
+def spread_ms(key_bits: Uint64, window_ms: int) -> Int64:
+    """Computes a part of the window, below 2**31 ms: rows of a key keep together, and in order."""
+    return (((key_bits & _HALF_MASK) * np.uint64(window_ms)) >> HALF_BITS).astype(np.int64)
 
 
 def postponed(rows: DueRows, policies: Sequence[Policy]) -> Deliveries:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.harness.deliveries import NOW_MS, ROOM, judged, routed, rows, topics
+from tests.harness.deliveries import NOW_MS, ROOM, judged, of_topics, routed, rows, topics
 
 from duewheel.schemas.batches import DROPPED, NEVER, Deliveries
 from duewheel.schemas.columns import binary
@@ -24,12 +24,8 @@ def expires(value: bytes | None) -> bytes:
 
 def due(late_ms: Sequence[int], topic: str = "mails") -> Deliveries:
     count = len(late_ms)
-    return replace(
-        rows(["a"] * count, [0] * count),
-        due_ms=NOW_MS - np.array(late_ms),
-        source_partitions=[("orders", 0), (topic, 3)],
-        source_partition=np.ones(count, np.int32),
-    )
+    sent = replace(rows(["a"] * count, [0] * count), due_ms=NOW_MS - np.array(late_ms))
+    return of_topics(sent, [topic] * count)
 
 
 def forbidden(sent: Deliveries) -> list[bool]:
@@ -44,7 +40,7 @@ def test_a_timer_expires_a_millisecond_after_its_topics_limit() -> None:
 
 
 def test_timers_of_some_topics_are_dropped() -> None:
-    some = replace(due([10**9] * 2), source_partition=np.array([0, 1], np.int32))
+    some = of_topics(due([10**9] * 2), ["orders", "mails"])
     both = {"orders": 5, "mails": 5}
     found = judged(some, Expiry(both, frozenset({"mails"})))
     assert found.not_before_ms.tolist() == [NEVER, DROPPED]
@@ -52,7 +48,7 @@ def test_timers_of_some_topics_are_dropped() -> None:
 
 def test_other_topics_have_no_limit() -> None:
     assert forbidden(due([10**9] * 2, "others")) == [False, False]
-    mixed = replace(due([10**9] * 2), source_partition=np.array([0, 1], np.int32))
+    mixed = of_topics(due([10**9] * 2), ["orders", "mails"])
     assert forbidden(mixed) == [False, True]
 
 
@@ -104,8 +100,7 @@ def test_a_name_within_a_value_is_text_and_the_first_header_counts() -> None:
 
 
 def test_an_expired_timer_is_a_dead_letter_that_says_so_and_can_be_replayed() -> None:
-    sent = replace(due([60_001, 5]), source_partitions=[("timers", 0), ("mails", 3)])
-    found = routed(judged(sent, EXPIRY), {"a": ROOM, "mails": ROOM})
+    found = routed(judged(due([60_001, 5]), EXPIRY), {"a": ROOM, "mails": ROOM})
     assert (topics(found), found.aside.reasons) == (["dead", "a"], {"expired": 1})
     headers = found.deliveries.headers[0].as_py()
     assert EXPIRY.refusal.encode() in headers
