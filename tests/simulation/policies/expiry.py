@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from random import Random
-from typing import ClassVar
 
-from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken
+from tests.simulation.planting import Planted
+from tests.simulation.policies.judge import Leaving, PolicyJudge
 from tests.simulation.timers import TOPIC
 
 from duewheel.schemas.batches import NEVER
@@ -15,15 +15,32 @@ from duewheel.wheel.slots import WheelConfig
 
 _LIKELY = 0.2  # the share of seeds whose timers expire
 
+FAULTS = {
+    "expires-early": Planted(
+        "1",
+        "a timer expires half of its time early",
+        "wheel/policies/expiry.py",
+        "deliveries.due_ms > limits_ms",
+        "deliveries.due_ms > limits_ms // 2",
+    ),
+    "header-expires-early": Planted(
+        "1",
+        "a timer expires by its header a moment early",
+        "wheel/policies/expiry.py",
+        "rows.now_ms > last_ms",
+        "rows.now_ms >= last_ms - 2_000",
+    ),
+}
 
-class ExpiryJudge(PolicyJudge):
+
+class Judge(PolicyJudge):
     """Judges expiry."""
 
-    name: ClassVar[str] = Expiry.name
+    name = Expiry.name
+    meets = ("expired", "expired by its header")
 
     def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
         self._limit_ms = policy.after_ms[TOPIC] if isinstance(policy, Expiry) else None
-        self._now_ms = 0
 
     @classmethod
     def drawn(cls, chance: Random, wheel: WheelConfig) -> Policy | None:
@@ -32,14 +49,11 @@ class ExpiryJudge(PolicyJudge):
             return None
         return Expiry({TOPIC: chance.choice((2, 10, 40)) * wheel.precision_ms})
 
-    def begins(self, taken: Taken) -> None:
-        self._now_ms = taken.closable_ms
-
     def leaves(self, row: Leaving) -> None:
         if row.policy != self.name:
             return
         timer, limit_ms = row.copy.timer, self._limit_ms
-        late_ms = self._now_ms - timer.due_ms
+        late_ms = self._closed_ms[1] - timer.due_ms
         if timer.expires_ms is not None:
             limit_ms = min(timer.expires_ms - timer.due_ms, limit_ms or NEVER)
             self._counts["expired by its header"] += 1

@@ -11,10 +11,9 @@ The slot that a row leaves is not told with it. What is known:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from random import Random
-from typing import ClassVar
 
+from tests.simulation.planting import Planted
 from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken
 from tests.simulation.timers import TOPIC, Copy
 
@@ -23,6 +22,55 @@ from duewheel.schemas.batches import NEVER
 from duewheel.wheel.policies.hot_slots import Action, HotSlots
 from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
+
+FAULTS = {
+    "hot-from-zero": Planted(
+        "6",
+        "the ranks of a half-delivered slot start at 0 after a loss",
+        "wheel/dequeue/pipeline.py",
+        "RankCounter(half_rows)",
+        "RankCounter({})",
+    ),
+    "hot-rows-of-chunk": Planted(
+        "bytes",
+        "a topic without a row in a chunk has none out of the slot",
+        "wheel/dequeue/phase_and_position.py",
+        "{**rows, **half_rows}",
+        "half_rows",
+        test="unit/wheel/dequeue/test_phase_and_position.py::"
+        "test_the_chunks_of_a_slot_raise_d_of_each_partition",
+    ),
+    "hot-by-id": Planted(
+        "4",
+        "the rows of a key are judged one by one",
+        "wheel/policies/policy.py",
+        "order_hashes(self.deliveries.key_hash[rows], ",
+        "order_hashes(self.deliveries.key_hash[rows] * 0 - 1, ",
+        test="unit/wheel/policies/test_hot_slots.py::"
+        "test_once_a_row_of_a_key_is_in_excess_all_later_ones_are_and_wait_as_long",
+    ),
+    "hot-again": Planted(
+        "6",
+        "what was spread may be in excess of its next slot, too",
+        "wheel/policies/hot_slots.py",
+        "(rows.rank > self.limit) & ~spread_or_parked",
+        "rows.rank > self.limit",
+    ),
+    "hot-same-slot": Planted(
+        "6",
+        "what is spread may leave again with the slot that follows",
+        "wheel/policies/hot_slots.py",
+        "(rows.slot[chosen] + 1) * rows.precision_ms",
+        "rows.slot[chosen] * rows.precision_ms",
+    ),
+    "hot-upside-down": Planted(
+        "6",
+        "what is spread is chosen the other way round",
+        "wheel/policies/hot_slots.py",
+        "/ 2.0**32 < self.probability",
+        "/ 2.0**32 > self.probability",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -39,17 +87,16 @@ class _Overtakable:
     below: int
 
 
-class HotSlotJudge(PolicyJudge):
+class Judge(PolicyJudge):
     """Judges hot slots."""
 
-    name: ClassVar[str] = HotSlots.name
+    name = HotSlots.name
+    meets = ("hot slot", "postponed: hot_slot")
 
     def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
         self._is_limited = isinstance(policy, HotSlots)
         self._hot = policy if isinstance(policy, HotSlots) else HotSlots()
-        self._precision_ms = wheel.precision_ms
         self._spread: dict[tuple[int, bytes], dict[bytes, _Overtakable]] = {}
-        self._slots = range(0)
         self._place: int | None = None
         self._after: Progress | None = None
 
@@ -71,10 +118,10 @@ class HotSlotJudge(PolicyJudge):
                 del spread[source]
 
     def begins(self, taken: Taken) -> None:
+        super().begins(taken)
         before, after, rows = taken.before, taken.after, taken.rows
         self._after = after
-        first = before.delivered_slot if before else 0
-        self._slots = range(first + 1, after.closed_slot + 1)
+        first = self._slots.start - 1
         place = half_rows_by_slot(before.partitions).get((TOPIC, first + 1)) if before else None
         self._place = None
         if place is not None and after.delivered_slot == first:
@@ -103,24 +150,19 @@ class HotSlotJudge(PolicyJudge):
         if row.until_ms == NEVER and self._hot.action != "dead-letter":
             self._violated("6 held up", f"{timer.source!r} has no dead letter for its hot slot")
         elif row.postponed:
-            self._judge_instant(row.until_ms, row.window_ms)
+            self._judge_instant(row)
         if not row.rolls:
             waits = (
                 row.sent_back and row.until_ms != NEVER
             )  # a letter that waits is out of the order
             self._judge_key(copy, row.natural, excess=excess, sent_back=waits)
 
-    def _judge_instant(self, until_ms: int, window_ms: int) -> None:
-        """It must follow from one of the slots that this transaction can have been of; or end the
-        first hop of an instant that does.
-        """
+    def _judge_instant(self, row: Leaving) -> None:
+        """It must follow from one of the slots that this transaction can have been of."""
         p, latest_ms = self._precision_ms, max(self._hot.window_ms - 1, 0)
-        for slot, hops in product(self._slots, range(latest_ms // window_ms + 2)):
-            instant_ms = until_ms + hops * window_ms
-            may_be = 0 <= instant_ms - (slot + 1) * p <= latest_ms
-            if may_be and hops == max(0, -((slot * p - instant_ms) // window_ms) - 1):
-                return
-        self._violated("6 held up", f"held back until {until_ms}, of slots {self._slots}")
+        instants = self._instants(row, self._slots.stop * p + latest_ms)
+        if not any(0 <= instant_ms - (slot + 1) * p <= latest_ms for slot, instant_ms in instants):
+            self._violated("6 held up", f"held back until {row.until_ms}, of slots {self._slots}")
 
     def _judge_key(self, copy: Copy, natural: int, *, excess: bool, sent_back: bool) -> None:
         timer = copy.timer

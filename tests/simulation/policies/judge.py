@@ -1,14 +1,15 @@
-"""The interface of a policy's judge: one class for each policy, in a file of its own here.
+"""The interface of a policy's judge: one class for each policy, in the file of the policy's name.
 
 It knows which settings a seed may draw, which rows may leave and which wait, how long, and what the
-copy of a row that waits looks like. `table.py` lists the judges; history.py asks all of them about
-every row, in the order in which the rows leave.
+copy of a row that waits looks like. FAULTS beside it are those of planted.py in the policy.
+`table.py` finds the judges; history.py asks all of them about every row, in the order in which the
+rows leave.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
@@ -87,16 +88,26 @@ class Leaving:
 
 
 class PolicyJudge:
-    """Judges one policy of one run."""
+    """Judges one policy of one run.
 
-    name: ClassVar[str]  # of the policy
+    Attributes:
+        name: of the policy.
+        meets: what the seeds of the suite must meet of it, as history counts it.
+    """
+
+    name: ClassVar[str]
+    meets: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, policy: Policy | None, wheel: WheelConfig, violated: Violated, counts: Counter[str]
     ) -> None:
         """`policy`: as the run has it, None if it has none."""
+        self._policy = policy
         self._violated = violated
         self._counts = counts
+        self._precision_ms = wheel.precision_ms
+        # Of the transaction: its slots were closed after the first of the times, before the second.
+        self._slots, self._closed_ms = range(0), (0, 0)
         self._set_up(policy, wheel)
 
     def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
@@ -114,6 +125,20 @@ class PolicyJudge:
 
     def begins(self, taken: Taken) -> None:
         """The rows of this transaction leave next."""
+        first = taken.before.delivered_slot if taken.before else 0
+        self._slots = range(first + 1, taken.after.closed_slot + 1)
+        self._closed_ms = taken.after.closed_slot * self._precision_ms, taken.closable_ms
+
+    def _instants(self, row: Leaving, last_ms: int) -> Iterator[tuple[int, int]]:
+        """The instants up to the last that a postponed row may wait for, each with a slot that the
+        row may be of: its hop to that instant ends where the row waits first.
+        """
+        slots = [(slot, slot * self._precision_ms) for slot in self._slots]
+        for hops in range(max(0, last_ms - row.until_ms) // row.window_ms + 1):
+            instant_ms = row.until_ms + hops * row.window_ms
+            for slot, slot_ms in slots:
+                if hops == max(0, -((slot_ms - instant_ms) // row.window_ms) - 1):
+                    yield slot, instant_ms
 
     def leaves(self, row: Leaving) -> None:
         """A row leaves, whichever policy has decided about it."""

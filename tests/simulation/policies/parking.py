@@ -5,7 +5,6 @@ pauses. Parking is no policy: it is the judge of the rows that no policy sends b
 from __future__ import annotations
 
 from itertools import product
-from typing import ClassVar
 
 from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy
@@ -23,7 +22,7 @@ def waits_of(wheel: WheelConfig) -> Waits:
 class ParkingJudge(PolicyJudge):
     """Judges parking, and dead letters that wait."""
 
-    name: ClassVar[str] = ""
+    name = ""
 
     def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
         self._waits_ms = waits_of(wheel)
@@ -32,6 +31,7 @@ class ParkingJudge(PolicyJudge):
         self._letters_wait = False
 
     def begins(self, taken: Taken) -> None:
+        super().begins(taken)
         paused, numbers = taken.paused, range(TARGET_PARTITIONS)
         names = TARGETS[:DEAD] if TOPIC in paused.timer_topics else paused.targets
         self._closed = taken.down | frozenset(product(names, numbers))

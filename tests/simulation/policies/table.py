@@ -1,24 +1,30 @@
-"""All policies of delivery in a simulation. A new one has its line in JUDGES, and nothing else in
-the files that are here already.
+"""All policies of delivery in a simulation, by the modules of wheel/policies: the judge of a policy
+is `Judge` in the module of the same name here.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
-from tests.simulation.policies.expiry import ExpiryJudge
-from tests.simulation.policies.hot_slots import HotSlotJudge
 from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken, Violated
 from tests.simulation.policies.parking import ParkingJudge
 from tests.simulation.timers import Copy
 
 from duewheel.schemas.batches import NEVER
+from duewheel.wheel import policies as all_policies
 from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
 
-JUDGES: Sequence[type[PolicyJudge]] = (HotSlotJudge, ExpiryJudge)
+MODULES = [
+    importlib.import_module(f"tests.simulation.policies.{each.name}")
+    for each in pkgutil.iter_modules(all_policies.__path__)
+    if each.name != "policy"  # the seam
+]
+JUDGES: Sequence[type[PolicyJudge]] = [module.Judge for module in MODULES]
 
 
 def drawn(seed: int, wheel: WheelConfig) -> tuple[Policy, ...]:
