@@ -310,7 +310,7 @@ class IngestSection(Section):
     scarce, delivery goes first. 0: both have the same priority."""
     shared_folder: Path | None = None
     """With a cluster: a folder through which executors hand timers over, in place of the driver's
-    JVM (docs/scaling.md)."""
+    JVM (docs/spark-cluster.md)."""
     topics_interval: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(
         seconds=10
     )
