@@ -1,8 +1,7 @@
 """The figures of README.md and docs/performance.md, from the recorded runs.
 
-No value is the best of several runs: README.md has the medians of all recorded runs, the table of
-docs/performance.md those beside the newest run. The text between the marks is replaced; the rest is
-by hand.
+No value is the best of several runs: all are medians of the recorded runs. The text between the
+marks is replaced; the rest is by hand.
 """
 
 from __future__ import annotations
@@ -64,22 +63,20 @@ def _sum(run: Run, metrics: Sequence[str], parts: Sequence[str]) -> float:
 
 
 def measured(figures: Sequence[Figure]) -> str:
-    """The table: the newest run, and in brackets the median of all."""
+    """The table: medians of the recorded runs."""
     newest = [each for each in figures if each.system == OURS and each.workload == STEADY][-1]
     lines = [f"| | {OURS} | {PEER}'s timer |", "| --- | --- | --- |"]
     for label, workload, metrics in ROWS:
         cells = []
         for system, parts in ((OURS, (*OUR_PARTS, "Kafka")), (PEER, PEER_PARTS)):
-            runs = _runs(figures, system, workload)
-            values = {run: _sum(found, metrics, parts) for run, found in runs.items()}
-            shown = values.get(newest.config["run"])
-            every = number(median(values.values())) if values else "–"
-            cells.append(f"{number(shown) if shown is not None else '–'} ({every})")
+            runs = _runs(figures, system, workload).values()
+            values = [_sum(found, metrics, parts) for found in runs]
+            cells.append(number(median(values)) if values else "–")
         lines.append(f"| {label} | {' | '.join(cells)} |")
     c, count = newest.config, len(_runs(figures, OURS, STEADY))
     caption = (
-        f"Run of {c['run']}, commit `{c['commit']}`, {c['cores']} cores, {c['memory_gib']} GiB. In "
-        f"brackets: the median of all recorded runs, {count} for the lateness."
+        f"Medians of the recorded runs ({count} for the lateness), {c['cores']} cores, "
+        f"{c['memory_gib']} GiB; the newest is of {c['run']}, commit `{c['commit']}`."
     )
     return "\n".join([*lines, "", caption])
 
