@@ -265,7 +265,7 @@ WORDS = {
     "float range": "NUMBER",
     "text": "TEXT",
 }
-LIKE_MIN = 4  # so many options that an earlier command has are a line: as for that command
+LIKE_MIN = 2  # so many options that an earlier command has are a line: as for that command
 
 
 def commands() -> Iterator[str]:
@@ -308,7 +308,7 @@ def _within_group(line: str, command: str) -> str:
 
 
 def _anchor(title: str) -> str:
-    return title.lower().replace(" ", "-")
+    return title.lower().replace(" ", "-").replace("|", "")
 
 
 def _example(command: str) -> str:

@@ -87,7 +87,7 @@ class MessageFields(HeaderFields):
     )
     value_base64: str | None = None
     key: str | None = Field(
-        default=None, description="the message's key; timers of a key keep their order"
+        default=None, description="the message's key"
     )
     key_base64: str | None = None
     timer_topic: Topic | None = Field(

@@ -28,7 +28,7 @@ class NewSchedule(MessageFields):
     missed: Missed | None = Field(
         default=None,
         description="which instants fire that are late by more than a minute: none, the latest, "
-        "or the latest thousand; by default skip",
+        "or up to about a thousand; by default skip",
     )
     starts: NumberOrInstant | None = Field(
         default=None,

@@ -77,7 +77,8 @@ class IngestView(ProcessView):
     )
     lag: int | None = fact(
         "messages in the timer topics that ingest has not taken yet. Not counted are those that "
-        "wait for a quota, and those of a partition whose timers are due in too many distant hours",
+        "wait for a quota, and those of a partition that would open files of more than 64 hours "
+        "beyond the wheel",
         Gauge("shard", "ingest_lag_messages"),
     )
     lag_ms: int | None = fact(
