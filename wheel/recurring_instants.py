@@ -2,8 +2,9 @@
 
 An interval counts elapsed time from its start; no zone affects it.
 
-cron_walls.py finds the wall times that match an expression; this module makes instants of them. Two
-kinds of expression, as in Debian's cron:
+cronsim parses a cron expression; this module finds the wall times that match, and makes instants
+of them. cronsim can do both, too, but its search takes up to 4 ms, and where clocks move by half an
+hour, or at midnight, it leaves out instants. Two kinds of expression, as in Debian's cron:
 
     fixed     neither minute nor hour begins with `*`: a job at some time of the day. Each wall time
               fires once: one that exists twice at its first instant, one that does not exist at the
@@ -16,6 +17,8 @@ All times are whole seconds since the epoch; schedules have milliseconds.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from calendar import monthrange
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
@@ -23,15 +26,21 @@ from functools import lru_cache
 from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
+from cronsim import CronSim, CronSimError
+
 from duewheel.errors import ConfigError
-from duewheel.wheel.cron_walls import YEARS_MAX, Walls
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times have no zone
 _STEP_S = 6 * 3600  # no zone changes its offset twice within this
 _SPAN_S = 8 * _STEP_S
 _YEAR_S = 366 * 86_400
 _FAR_S = 2 * 86_400  # no two offsets of a zone are so far apart
+# An expression without a match in so many years has no further instant: 29 February comes again
+# within eight.
+YEARS_MAX = 9
 _SECOND = timedelta(seconds=1)
+_WEEKLY = sum(1 << 7 * week for week in range(5))
+_month = lru_cache(1 << 12)(monthrange)  # the weekday of its first day, from Monday; and its days
 _zones = lru_cache(1)(available_timezones)
 
 
@@ -82,6 +91,87 @@ class Every:
             number += 1
 
 
+class Walls:
+    """The wall times that match an expression, the same as cronsim's."""
+
+    def __init__(self, expression: str) -> None:
+        parsed = CronSim(expression, _EPOCH)
+        self._hours, self._minutes, self._seconds = (
+            sorted(each) for each in (parsed.hours, parsed.minutes, parsed.seconds)
+        )
+        self._months, self._weekdays, self._both = parsed.months, parsed.weekdays, parsed.day_and
+        self._days = sum(1 << day for day in parsed.days if day > 0)
+        self._last_day = CronSim.LAST in parsed.days
+        self._last_workday = CronSim.LAST_WEEKDAY in parsed.days
+        self._matching = dict[tuple[int, int], int]()
+
+    def after(self, wall: datetime) -> Iterator[datetime]:
+        """Ends if nothing matches in the next years."""
+        while (found := self._from(wall + _SECOND)) is not None:
+            yield found
+            wall = found
+
+    def _from(self, wall: datetime) -> datetime | None:
+        """The first one from this on."""
+        day = self._day_from(wall.year, wall.month, wall.day)
+        if day is not None and day <= wall:
+            if (found := self._in_day(wall)) is not None:
+                return found
+            day = self._day_from(wall.year, wall.month, wall.day + 1)
+        hour, minute, second = self._hours[0], self._minutes[0], self._seconds[0]
+        return day and day.replace(hour=hour, minute=minute, second=second)
+
+    def _in_day(self, wall: datetime) -> datetime | None:
+        """The first one from this on, in its day, which matches."""
+        hour, minute, second = wall.hour, wall.minute, wall.second
+        if hour in self._hours:
+            if minute in self._minutes and (later := _at_least(self._seconds, second)) is not None:
+                return wall.replace(second=later)
+            if (later := _at_least(self._minutes, minute + 1)) is not None:
+                return wall.replace(minute=later, second=self._seconds[0])
+        if (later := _at_least(self._hours, hour + 1)) is None:
+            return None
+        return wall.replace(hour=later, minute=self._minutes[0], second=self._seconds[0])
+
+    def _day_from(self, year: int, month: int, day: int) -> datetime | None:
+        """The first day that matches, from one on; `day` may be the one after its month's last."""
+        last_year = year + YEARS_MAX
+        while year <= last_year:
+            if month in self._months and (days := self._days_of(year, month) >> day << day):
+                return datetime(year, month, (days & -days).bit_length() - 1)  # noqa: DTZ001
+            year, month, day = year + month // 12, month % 12 + 1, 1
+        return None
+
+    def _days_of(self, year: int, month: int) -> int:
+        """The days of a month that match, as bits. They are kept by the weekday of its first day
+        and its length: the calendar has 28 such pairs.
+        """
+        first, last = kind = _month(year, month)
+        found = self._matching.get(kind)
+        if found is None:
+            whole = (2 << last) - 2
+            days = self._days | self._last_day << last
+            days |= self._last_workday << last - max(0, (first + last - 1) % 7 - 4)
+            weekdays = 0
+            for weekday in self._weekdays:
+                number, which = weekday if isinstance(weekday, tuple) else (weekday, 0)
+                each = _WEEKLY << (number - 1 - first) % 7 + 1 & whole
+                if which == CronSim.LAST:
+                    each = 1 << each.bit_length() - 1
+                elif which:
+                    each &= 0b1111111 << 7 * which - 6
+                weekdays |= each
+            found = whole & (days & weekdays if self._both else days | weekdays)
+            self._matching[kind] = found
+        return found
+
+
+def _at_least(values: list[int], low: int) -> int | None:
+    """The first of the rising values from `low` on."""
+    at = bisect_left(values, low)
+    return values[at] if at < len(values) else None
+
+
 class Cron:
     """A cron expression of five fields, or of six with the seconds first.
 
@@ -102,7 +192,7 @@ class Cron:
         self._is_fixed = not (minute.startswith("*") or hour.startswith("*"))
         try:
             self._walls = Walls(expression).after
-        except ValueError as error:
+        except (CronSimError, AssertionError, ValueError) as error:
             raise ConfigError(f'"{expression}" is no cron expression: {error}') from error
 
     def after(self, instant_ms: int) -> Iterator[int]:

@@ -17,6 +17,7 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
     "dequeue": frozenset(
         {
             "click",
+            "cronsim",
             "lz4",
             "numpy",
             "prometheus_client",

@@ -44,7 +44,8 @@ BOUNDS: Mapping[str, str] = {
     inputs.RESCHEDULES: "the same",
     inputs.RECURRING: "`recurring = true`; 64 KiB each (`schemas/header_names.py`); 2,000 of a "
     "transaction",
-    inputs.EXPRESSIONS: "the same; nine years are searched (`wheel/cron_walls.py`)",
+    inputs.EXPRESSIONS: "the same; 100 bytes each; nine years are searched "
+    "(`wheel/recurring_instants.py`)",
 }
 
 

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duewheel.wheel import recurring_instants as cron
-from duewheel.wheel.cron_walls import YEARS_MAX, Walls
-from duewheel.wheel.recurring_instants import Cron, Every, offset
+from duewheel.wheel.recurring_instants import YEARS_MAX, Cron, Every, Walls, offset
 
 # By an hour; by half of one; at midnight; a day that was left out; none for decades; none at all.
 ZONES = (
@@ -152,7 +151,7 @@ def test_wall_times_are_those_of_cronsim(expression: str, wall: datetime) -> Non
     try:
         known = CronSim(expression, wall)
     except CronSimError:
-        with pytest.raises(ValueError, match=r"is no|such a day"):
+        with pytest.raises(CronSimError):
             Walls(expression)
         return
     found = Walls(expression).after(wall)
