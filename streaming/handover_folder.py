@@ -2,8 +2,8 @@
 
 Tasks of this host use Spark's scratch folder. Executors on other hosts use a folder that they and
 the driver have at the same path, if one is given; otherwise their timers go through Spark, which
-costs the driver's host more processor time (docs/spark-cluster.md). Each data directory has a folder
-of its own there, which a start of ingest empties.
+costs the driver's host more processor time (docs/spark-cluster.md). Each data directory has its own
+folder there, which a start of ingest empties.
 """
 
 from __future__ import annotations
