@@ -86,9 +86,7 @@ class MessageFields(HeaderFields):
         default=None, description="without it, and without value_base64: null"
     )
     value_base64: str | None = None
-    key: str | None = Field(
-        default=None, description="the message's key"
-    )
+    key: str | None = Field(default=None, description="the message's key")
     key_base64: str | None = None
     timer_topic: Topic | None = Field(
         default=None, description="by default the first of timer.topics"
