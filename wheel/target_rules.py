@@ -58,6 +58,11 @@ class Target:
     codec: Codec = "none"  # of its deliveries
 
     @property
+    def identity(self) -> tuple[str, int]:
+        """Another topic of this name, or one with more partitions, has another."""
+        return self.topic_id, self.partitions
+
+    @property
     def available(self) -> Sequence[int]:
         """The partitions that take writes; all of them if none does."""
         every = range(self.partitions)
@@ -72,7 +77,7 @@ class Target:
     @property
     def why_unavailable(self) -> str:
         """Why its unavailable partitions take no writes, as far as metadata shows."""
-        return self.closed_by or "no leader, or too few replicas in sync"
+        return self.closed_by or "no leader, no log yet, or too few replicas in sync"
 
     @property
     def takes_letters(self) -> bool:

@@ -105,6 +105,22 @@ def test_a_target_with_slow_appends_gets_a_share(shard: ProxiedShard, broker: Sh
     assert values == list(range(0, 48, 2)), "exactly once"
 
 
+def test_no_transaction_waits_for_the_partitions_of_a_new_target(
+    shard: ProxiedShard, broker: SharedBroker
+) -> None:
+    """Their broker makes the logs one after the other, long after metadata has their leaders."""
+    orders, new = shard.topics.orders, f"{shard.topics.bills}.new"
+    shard.start()
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        admin.create_topics({new: {"num_partitions": 500}}, wait_for_metadata=True)
+    shard.write([(new, number) for number in range(500)] + [(orders, 0)], after_ms=0)
+    shard.turn_until(lambda: shard.statistics.delivered > 0, "the neighbour is held up")
+    assert shard.statistics.parked.get(new), "some partitions have no log yet"
+    shard.turn_until(lambda: shard.statistics.delivered == 501, "they never come")
+    assert shard.values(new) == {number: [number] for number in range(500)}, "exactly once"
+    assert shard.statistics.doubts == 0
+
+
 def test_a_replay_to_a_strict_target_harms_no_other(config: Path) -> None:
     """Its dead letters stay, and are replayed once the setting is corrected."""
     with closing(SparklessShard(load(config), 1)) as shard:

@@ -2,8 +2,9 @@
 
 Two requests cover all topics at once: partitions and rights; then the largest batch, whether a key
 is required, how many replicas must be in sync, and whether a transaction survives the settings
-(transaction_settings.py). Entries expire, sooner for missing topics and those with partitions that
-take no writes: so a topic that is created later is noticed, and one that never exists costs little.
+(transaction_settings.py). A third one finds partitions of new topics that brokers have not made yet
+(new_partitions.py). Entries expire, sooner for missing topics and those with partitions that take
+no writes: so a topic that is created later is noticed, and one that never exists costs little.
 Users choose the names. So the number of entries is bounded, and names that take no record have a
 cache of their own: they displace no topic. A transaction waits for some names only, those of topics
 that were known first, and for others a tenth of the time at most. The rest is looked up in a thread
@@ -19,6 +20,7 @@ would fail for ever.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -33,6 +35,7 @@ from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.targets.background_lookups import BackgroundLookups, for_now
 from duewheel.kafka.targets.costly_targets import NAMES as COSTLY_SETTINGS
 from duewheel.kafka.targets.costly_targets import USUAL_S, CostlyLog, costly_by
+from duewheel.kafka.targets.new_partitions import without_logs
 from duewheel.kafka.targets.rest import Rest
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions, takes_writes
@@ -97,6 +100,7 @@ class TargetCatalog:
         self._rest_of_costly = Rest(USUAL_S)
         self._rest_of_new = Rest()  # from waits for names that were not known
         self._background = BackgroundLookups()
+        self._complete: TtlCache[str, tuple[str, int]] = TtlCache()  # all partitions have logs
         self._smaller: TtlCache[str, int] = TtlCache()  # bytes of a batch
         self._record_limit: TtlCache[str, int] = TtlCache()
         self.refused: frozenset[bytes] = frozenset()
@@ -216,6 +220,8 @@ class TargetCatalog:
                 into, other = other, into
             into.put(topic, target, self._ttl_s(target))
             other.pop(topic)
+            if not (target.refusal or target.unavailable):
+                self._complete.put(topic, target.identity, math.inf)
 
     def _ttl_s(self, target: Target) -> float:
         if target.refusal:
@@ -285,10 +291,12 @@ class TargetCatalog:
         targets = {topic: self._classified(found.get(topic)) for topic in topics}
         usable = [topic for topic, target in targets.items() if not target.refusal]
         config = describe_settings(admin, usable, _SETTINGS)
-        return targets | {
+        targets |= {
             topic: self._limited(targets[topic], found[topic], config.get(topic, TopicSettings()))
             for topic in usable
         }
+        new = {t: targets[t] for t in usable if self._complete.get(t) != targets[t].identity}
+        return targets | without_logs(self._clients, new)
 
     def _classified(self, topic: Topic | None) -> Target:
         if topic is None or topic.is_absent or topic.is_internal:
