@@ -6,7 +6,7 @@ A publisher makes these values before the transaction (`prepare`, or `renew`); t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,6 +82,14 @@ class Encoded:
     encoded_ms: int  # by the clock of the rows' waits
     paused: PausedTimers = NONE_PAUSED  # the topics that were paused
     on_commit: Committed | None = None  # an observer's
+
+    def rows_of(self, parts: Iterable[Part]) -> Int64:
+        """The deliveries in these of its parts; receipts have none."""
+        wanted = {id(part) for part in parts}
+        counts = [part.batch.count for part in self.parts]
+        rows = np.flatnonzero(np.repeat([id(part) in wanted for part in self.parts], counts))
+        # Receipts come last, and each row has one other write.
+        return self.writes.row[rows[rows < len(np.unique(self.writes.row))]]
 
     @property
     def partitions(self) -> int:

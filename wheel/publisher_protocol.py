@@ -10,14 +10,16 @@ raises PublishDoubt, `start` reads from Kafka which.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition
-from duewheel.wheel.encoded import Aside, Encoded
+from duewheel.wheel.encoded import Aside, Encoded, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,17 @@ class Prepared:
     # Of each delivery, the row of the chunk that it comes from, for a cut between rows; None: they
     # are not divided, as they are few.
     row: Int64 | None = None
+
+    def timer_topics_of(self, parts: Collection[Part]) -> frozenset[str]:
+        """The timer topics whose timers these parts deliver: not of copies, letters and replies."""
+        if self.encoded is None or not parts:
+            return frozenset()
+        given, names = self.deliveries, {part.topic for part in parts}
+        rows = self.encoded.rows_of(parts)
+        delivered = np.array([topic in names for topic in given.targets], np.bool_)[given.target]
+        delivered &= ~(given.dead_letter | given.is_copy | given.answer)
+        source = np.unique(given.source_partition[rows[delivered[rows]]])
+        return frozenset(given.source_partitions[number][0] for number in source.tolist())
 
 
 @dataclass(frozen=True, slots=True)

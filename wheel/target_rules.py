@@ -52,7 +52,6 @@ class Target:
     # The setting that closes all partitions to writes; empty if there is none
     closed_by: str = ""
     costly_by: str = ""  # its setting that makes appends slow; empty if there is none
-    rests: bool = False  # a costly one, for now: its timers are parked
     is_unknown: bool = False  # its metadata has not come yet, so the other values mean nothing
     batch_bytes: int = 0  # the size of its batches before compression
     codec: Codec = "none"  # of its deliveries

@@ -115,15 +115,15 @@ class Judge:
         """Whether every timer is there, once or more often."""
         return self._wanted <= {arrival.source for arrival in self._read()}
 
-    def judge(self, directory: DataDirectory, condemned: int = 0) -> None:
-        """All timers once and in order; dead letters are the rejected and `condemned` other ones.
+    def judge(self, directory: DataDirectory) -> None:
+        """All timers once and in order; dead letters are the rejected ones.
 
         The progress in Kafka is the local one.
         """
         arrivals = self._read()
         assert Counter(arrival.source for arrival in arrivals) == Counter(self._wanted)
         dead = sum(arrival.place.topic == self._topics.dead_letters for arrival in arrivals)
-        assert dead == sum(arrival.rejected for arrival in arrivals) + condemned
+        assert dead == sum(arrival.rejected for arrival in arrivals)
         assert out_of_order(arrivals) == []
         mirror = directory.state.mirror()
         assert mirror is not None

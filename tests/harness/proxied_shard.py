@@ -49,13 +49,19 @@ class ProxiedShard(KafkaShard):
         policies: Sequence[Policy] = (),
         wheel: WheelConfig = WHEEL,
         limits: TransactionLimits = QUICKLY,
+        more_timers: Sequence[str] = (),
     ) -> None:
+        """
+        Args:
+            more_timers: timer topics beside the one of `topics`, with as many partitions.
+        """
         self._config = DequeueConfig(0, 1, {}, policies=policies)
         super().__init__(path, servers, topics, wheel, self._config, limits)
         self._servers = broker.bootstrap_servers
-        self._homes = [TopicPartition(topics.timers, number) for number in range(2)]
+        self._timers = [topics.timers, *more_timers]
+        self._homes = [TopicPartition(t, number) for t in self._timers for number in range(2)]
         self._wheel = wheel
-        forbidden = [topics.timers, topics.dead_letters, topics.state]
+        forbidden = [*self._timers, topics.dead_letters, topics.state]
         parameters = suite_parameters(max_delay_ms=3_600_000, forbidden_targets=forbidden)
         rules = compile_suite(load_suite(), parameters)
         self._contract = Contract((1_000,), {}, topics.dead_letters, rules)
@@ -70,7 +76,7 @@ class ProxiedShard(KafkaShard):
 
     def _topic_ids(self) -> dict[str, str]:
         with KafkaAdmin({"bootstrap_servers": self._servers}) as admin:
-            return admin.topic_ids([self.topics.timers])
+            return admin.topic_ids(self._timers)
 
     def make_timers_anew(self) -> None:
         """Delete the timer topic, and create another one of that name."""
@@ -117,6 +123,7 @@ class ProxiedShard(KafkaShard):
         home: int = 0,
         padding: int = 0,
         more: Sequence[tuple[str, bytes]] = (),
+        timer_topic: str = "",
     ) -> int:
         """Timers, numbered on, by target topic and partition, all due in one slot: when.
 
@@ -127,6 +134,7 @@ class ProxiedShard(KafkaShard):
             home: the timer partition that they are written to.
             padding: bytes of an own header of each.
             more: headers of each.
+            timer_topic: the one of `topics` by default.
         """
         due_ms = (CLOCK.now_ms() + after_ms) // WHEEL.precision_ms * WHEEL.precision_ms
         producer = KafkaProducer(bootstrap_servers=self._servers)
@@ -140,7 +148,8 @@ class ProxiedShard(KafkaShard):
             ]
             key = None if keys is None else b"%d" % (number % keys)
             producer.send(
-                self.topics.timers, b"%d" % number, key=key, headers=headers, partition=home
+                timer_topic or self.topics.timers,
+                *(b"%d" % number, key, headers, home),
             )
         producer.close()
         return due_ms

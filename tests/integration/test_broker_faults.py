@@ -79,10 +79,6 @@ class JudgedShard(KafkaShard):
         self.local.start_dequeue(self._starts)
         self.local.start_ingest()
 
-    def condemned(self, reason: str) -> int:
-        """Dead letters for this reason."""
-        return self.statistics.dead_letters.get(reason, 0)
-
     def deliver_over(self, fault: Fault) -> None:
         """Deliver, and more while the fault has not hit as often as it is to."""
         self.deliver()
@@ -98,8 +94,8 @@ class JudgedShard(KafkaShard):
             if not self.dequeue.tick():
                 CLOCK.sleep(0.01)
 
-    def judge(self, condemned: int = 0) -> None:
-        self._judge.judge(self.local.directory(Role.DEQUEUE), condemned)
+    def judge(self) -> None:
+        self._judge.judge(self.local.directory(Role.DEQUEUE))
 
 
 _numbers = itertools.count()
@@ -233,17 +229,6 @@ def test_a_start_that_goes_wrong_is_tried_again(make: Make, proxy: FaultProxy) -
         may_be_read = any(fault.api == "Metadata" for fault in faults)
         assert 1 <= shard.statistics.doubts - before <= 1 + may_be_read, faults
     shard.judge()
-
-
-@pytest.mark.parametrize("action", [Action.REFUSE, Action.MISREPORT])
-def test_records_called_too_large_become_dead_letters(
-    make: Make, proxy: FaultProxy, action: Action
-) -> None:
-    shard = make()
-    shard.start()
-    shard.deliver_over(proxy.inject(Fault("Produce", action, 10, times=3)))
-    assert shard.statistics.doubts == 3
-    shard.judge(condemned=shard.condemned("record_too_large"))
 
 
 def test_a_refused_progress_record_keeps_its_messages_back(

@@ -122,6 +122,26 @@ def test_a_dead_letter_partition_without_leader_is_passed_over(
     assert sorted(itertools.chain(*letters.values())) == list(range(30)), "exactly once"
 
 
+@pytest.mark.parametrize("action", [Action.REFUSE, Action.MISREPORT])
+def test_records_called_too_large_become_dead_letters(
+    shard: ProxiedShard, proxy: FaultProxy, action: Action
+) -> None:
+    """After each refusal their timer topic rests, then they come again in smaller batches."""
+    orders, dead = shard.topics.orders, shard.topics.dead_letters
+    shard.start()
+    placed = proxy.inject(Fault("Produce", action, 10, topic=orders, times=2))
+    shard.write([(orders, number % 4) for number in range(8)])
+
+    def left() -> int:
+        return 8 - shard.statistics.delivered - sum(shard.statistics.dead_letters.values())
+
+    shard.turn_until(lambda: not left() and placed.hits == 2, "they never come")
+    assert shard.statistics.doubts == 2
+    assert set(shard.statistics.dead_letters) <= {"record_too_large"}
+    arrived = [*shard.values(orders).values(), *shard.values(dead).values()]
+    assert sorted(itertools.chain(*arrived)) == list(range(8)), "exactly once"
+
+
 def require_parked_once(shard: ProxiedShard, record: Any, due_ms: int) -> None:
     """A delivery that tells nothing of its way, and what it asked for."""
     headers = [name for name, _ in record.headers]

@@ -105,6 +105,43 @@ def test_a_target_with_slow_appends_gets_a_share(shard: ProxiedShard, broker: Sh
     assert values == list(range(0, 48, 2)), "exactly once"
 
 
+@pytest.fixture
+def two_teams(tmp_path: Path, broker: SharedBroker) -> Iterator[ProxiedShard]:
+    """Each has a timer topic."""
+    topics = FaultTopics.named(f"teams-{uuid.uuid4().hex[:8]}")
+    topics.create(broker.bootstrap_servers)
+    other = f"{topics.timers}.other"
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        timers = {"num_partitions": 2, "configs": {"message.timestamp.type": "LogAppendTime"}}
+        admin.create_topics({other: timers})
+    shard = ProxiedShard(*(tmp_path, broker, broker.bootstrap_servers, topics), more_timers=[other])
+    yield shard
+    shard.stop()
+
+
+def test_after_a_refusal_only_the_timer_topic_of_the_refused_timers_rests(
+    two_teams: ProxiedShard, broker: SharedBroker
+) -> None:
+    """Its limit is lowered after the metadata was read: that aborts a transaction."""
+    shard, other = two_teams, f"{two_teams.topics.timers}.other"
+    orders, bills = shard.topics.orders, shard.topics.bills
+    shard.start()
+    shard.write([(orders, 0), (bills, 0)])
+    shard.turn_until(lambda: shard.statistics.delivered == 2, "the first never come")
+    alter(broker.bootstrap_servers, bills, {"max.message.bytes": "5000"})
+    shard.write([(bills, 0)], timer_topic=other, padding=8_000)
+    shard.turn_until(lambda: shard.statistics.doubts == 1, "nothing is refused")
+    shard.write([(orders, 1)] * 5, after_ms=0, timer_topic=other)
+    shard.write([(orders, 2)] * 5, after_ms=0)
+    shard.turn_until(lambda: shard.statistics.parked == {orders: 5}, "they do not wait")
+    shard.turn_until(lambda: shard.statistics.delivered == 7, "the neighbours are held up")
+    assert sorted(shard.values(orders)[2]) == [0, 1, 2, 3, 4]
+    assert shard.statistics.dead_letters == {"record_too_large": 1}
+    shard.turn_until(lambda: shard.statistics.delivered == 12, "they never come")
+    assert sorted(shard.values(orders)[1]) == [0, 1, 2, 3, 4], "exactly once"
+    assert shard.statistics.doubts == 1
+
+
 def test_no_transaction_waits_for_the_partitions_of_a_new_target(
     shard: ProxiedShard, broker: SharedBroker
 ) -> None:

@@ -139,8 +139,8 @@ PLANTED = {
         "6",
         "nothing is parked",
         "wheel/dequeue/fate.py",
-        "without_target(deliveries, targets) & (reason == Reason.NONE)\n",
-        "without_target(deliveries, targets) & False\n",
+        "    waits = (waits | closed) & (reason == Reason.NONE)\n",
+        "    waits &= reason == Reason.NONE\n",
         test="unit/wheel/dequeue/test_parking.py::test_only_what_goes_to_a_partition_without_writes_is_parked",
     ),
     "no-redo": Planted(

@@ -338,8 +338,7 @@ CANCELS = {
         "9",
         "a reply waits in the timer topic until the reply topic takes writes",
         "wheel/dequeue/fate.py",
-        "    reason[waits & deliveries.answer] = Reason.TARGET_UNAVAILABLE\n"
-        "    waits &= ~deliveries.answer\n",
+        "    reason[closed & deliveries.answer] = Reason.TARGET_UNAVAILABLE\n",
         "",
         test="unit/wheel/dequeue/test_encoder.py::test_an_answer_waits_for_nothing_and_goes_nowhere_else",
     ),

@@ -12,8 +12,8 @@ POLICIES = {
         "6",
         "the timers of a paused topic leave",
         "wheel/dequeue/fate.py",
-        "    waits |= _of_paused(deliveries, paused) & (reason == Reason.NONE)\n",
-        "",
+        " | _of_paused(deliveries, paused)\n",
+        "\n",
     ),
     "paused-later": Planted(
         "6",
@@ -23,6 +23,24 @@ POLICIES = {
         "",
         test="unit/wheel/dequeue/test_encoder.py::"
         "test_what_was_encoded_before_a_pause_is_encoded_again",
+    ),
+    "costly-rest-of-all": Planted(
+        "6",
+        "while one timer topic rests, the timers of all for costly targets are parked",
+        "wheel/dequeue/costly_rows.py",
+        "if topics[t] not in paused.costly_of]",
+        "if not paused.costly_of]",
+        test="unit/wheel/dequeue/test_costly_rows.py::"
+        "test_the_rest_of_one_timer_topic_is_not_that_of_others",
+    ),
+    "refused-rest-of-none": Planted(
+        "6",
+        "no timer topic rests after a refusal",
+        "kafka/targets/resting_timer_topics.py",
+        "paused.timer_topics | self._refused.resting",
+        "paused.timer_topics",
+        test="unit/kafka/test_resting_timer_topics.py::"
+        "test_after_a_refusal_the_timer_topic_rests_nine_times_as_long_as_it_has_cost",
     ),
     "own-hops": Planted(
         "4",

@@ -81,7 +81,7 @@ class Refusals:
     def _move_pause(self) -> None:
         kafka = self._kafka
         moved = self._pauses.choice([name for name in (*TARGETS, TOPIC) if name != _DEAD])
-        targets, topics, _ = kafka.paused
+        targets, topics, *_ = kafka.paused
         if moved == TOPIC:
             topics ^= {TOPIC}
         else:

@@ -96,12 +96,14 @@ def decide(
     """
     targets = fetch(used_topics(deliveries))
     reason = why_not(deliveries, targets, list(refused))
-    waits = without_target(deliveries, targets) & (reason == Reason.NONE)
-    reason[waits & deliveries.answer] = Reason.TARGET_UNAVAILABLE
-    waits &= ~deliveries.answer
-    waits |= without_receipt(deliveries, fetch) & (reason == Reason.NONE)
-    waits |= _of_paused(deliveries, paused) & (reason == Reason.NONE)
-    later = returning(deliveries) & (reason == Reason.NONE)
+    waits = without_receipt(deliveries, fetch) | _of_paused(deliveries, paused)
+    later = returning(deliveries)
+    leaving = (reason == Reason.NONE) & ~(waits | later)
+    closed = without_target(deliveries, targets, leaving, paused, now_ms)
+    closed &= reason == Reason.NONE
+    reason[closed & deliveries.answer] = Reason.TARGET_UNAVAILABLE
+    waits = (waits | closed) & (reason == Reason.NONE)
+    later &= reason == Reason.NONE
     # The later of the two: otherwise this row could overtake an earlier one of its key.
     retry_ms = np.where(waits, now_ms + requeue.waits_ms(deliveries, wait_ms), ANY_TIME)
     not_before_ms = np.maximum(retry_ms, np.where(later, deliveries.not_before_ms, ANY_TIME))

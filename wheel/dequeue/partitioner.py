@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from duewheel.checkpoints.pauses import PausedTimers
 from duewheel.schemas.arrays import Bool, Int64, rank_among_equals
 from duewheel.schemas.batches import NO_PARTITION, Deliveries, topic_numbers
 from duewheel.wheel.dequeue.costly_rows import beyond_share
@@ -48,9 +49,15 @@ def used_topics(deliveries: Deliveries) -> list[str]:
     return list(dict.fromkeys(deliveries.targets[index] for index in in_turn.tolist()))
 
 
-def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
+def without_target(
+    deliveries: Deliveries,
+    targets: Mapping[str, Target],
+    leaving: Bool,
+    paused: PausedTimers,
+    now_ms: int,
+) -> Bool:
     """Rows whose target partition takes no writes for now, whose target is not looked up yet, or
-    that are beyond the share of costly targets (costly_rows.py).
+    that are beyond the share of costly targets (costly_rows.py, which the last three are for).
 
     Excluded are dead letters and copies, which have no other place to wait, and rows without a
     fixed partition as long as another one takes writes.
@@ -63,7 +70,8 @@ def without_target(deliveries: Deliveries, targets: Mapping[str, Target]) -> Boo
         partition = _partitions(deliveries, targets, lambda free: free[0])
         rows = rows | _unavailable(deliveries, targets, partition)
         place = _packed_partitions(deliveries, partition)
-        rows |= beyond_share(deliveries, known, place, bound | rows)
+        leaving = leaving & ~(bound | deliveries.answer | rows)
+        rows |= beyond_share(deliveries, known, place, leaving, paused, now_ms)
     return rows & ~bound
 
 

@@ -147,6 +147,12 @@ class DequeueView(ProcessView):
         warn="{key} takes no writes: its timers wait.",
         named="target",
     )
+    timer_topics_resting: dict[str, str] | None = fact(
+        "reason by timer topic whose timers are all parked for at most a minute, because a target "
+        "has refused one of them",
+        warn="{key} rests after a refusal: its timers wait.",
+        named="resting",
+    )
     paused_timers: dict[str, str] | None = fact(
         "targets, timer topics and tags that a command has paused, with the end",
         Gauge(

@@ -50,6 +50,7 @@ def _status(shard: ShardView, now_ms: int, unreachable: str) -> Iterator[Line]:
     if shard.dequeue.transaction_blocked:
         yield "blocked", shard.dequeue.transaction_blocked
     yield from _table("parked for", shard.dequeue.targets_closed or {})
+    yield from _table("parked from", shard.dequeue.timer_topics_resting or {})
     if shard.timer_topics is not None:
         yield "timer topics", ", ".join(shard.timer_topics.read) or "none"
         yield from _table("", shard.timer_topics.left_out)

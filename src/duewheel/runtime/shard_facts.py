@@ -104,6 +104,10 @@ class DequeueFacts(ProcessFacts):
     def targets_closed(self) -> Mapping[str, str] | None:
         return self._obstacles and self._obstacles.targets
 
+    @property
+    def timer_topics_resting(self) -> Mapping[str, str] | None:
+        return self._obstacles and self._obstacles.timer_topics
+
     @cached_property
     def paused_timers(self) -> dict[str, str] | None:
         if not self.is_alive:

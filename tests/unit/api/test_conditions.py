@@ -20,7 +20,7 @@ def shard(
         ("floor_ms", "floor_ahead_ms", "behind_ms", "clock_skew_ms", "closing_blocked", "delivered")
     )
     unknown |= dict.fromkeys(("dead_letters", "dead_letters_wait", "copies_held"))
-    unknown |= dict.fromkeys(("targets_closed", "paused_timers"))
+    unknown |= dict.fromkeys(("targets_closed", "timer_topics_resting", "paused_timers"))
     lags = dict.fromkeys(("lag", "lag_ms", "batch_age_ms", "lag_polled_ms", "open_messages"))
     return ShardView.model_validate(
         {
@@ -96,6 +96,7 @@ def test_what_waits_is_counted() -> None:
         dead_letters_wait=True,
         copies_held=2,
         targets_closed={"bills": "no leader"},
+        timer_topics_resting={"later": "mails refused a record"},
         paused_timers={"target mails": "until `resume` (no provider)"},
         state="paused",
     )
@@ -104,6 +105,7 @@ def test_what_waits_is_counted() -> None:
         "dequeue_paused",
         "dead_letters_wait",
         "target_bills",
+        "resting_later",
         "paused_target mails",
         "copies_held",
         "ingest_paused",
@@ -112,6 +114,7 @@ def test_what_waits_is_counted() -> None:
     assert by_name["disk"].text == "The disk is too full: 1 message waits for room."
     assert by_name["copies_held"].text.endswith("2 copies wait.")
     assert by_name["target_bills"].detail == "no leader"
+    assert by_name["resting_later"].detail == "mails refused a record"
     assert by_name["paused_target mails"].text == (
         "The target mails is paused until `resume` (no provider): its timers wait."
     )

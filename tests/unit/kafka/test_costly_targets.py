@@ -1,13 +1,11 @@
-"""Targets whose own settings make appends slow, and how long they rest."""
+"""Targets whose own settings make appends slow."""
 
 from __future__ import annotations
 
 import pytest
 
-from duewheel.kafka.targets.costly_targets import USUAL_S, costly_by
-from duewheel.kafka.targets.rest import Rest
+from duewheel.kafka.targets.costly_targets import costly_by
 from duewheel.kafka.topics.description import TopicSettings
-from duewheel.testing import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -51,15 +49,3 @@ def test_a_slow_level_counts_where_the_broker_compresses(
     assert costly_by(TopicSettings(values, frozenset(values))) == expected
     values["compression.type"] = "producer"
     assert costly_by(TopicSettings(values, frozenset(values))) == ""
-
-
-def test_a_long_transaction_is_followed_by_nine_times_as_long() -> None:
-    clock = ManualClock(0)
-    rest = Rest(USUAL_S, lambda: clock.now_ms() / 1000)
-    rest.note_duration(0.2)
-    went_on = [rest.goes_on]
-    rest.note_duration(1)
-    for seconds in (8.9, 0.2):
-        clock.sleep(seconds)
-        went_on.append(rest.goes_on)
-    assert went_on == [False, True, False]

@@ -59,7 +59,8 @@ from duewheel.kafka.publish.fenced_session import FencedSession, ShardNames
 from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import TargetCatalog
-from duewheel.kafka.transaction_errors import NO_VERDICT
+from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics
+from duewheel.kafka.transaction_errors import NO_VERDICT, REFUSED
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.dequeue.encoder import Encoder, Observer
@@ -128,13 +129,16 @@ class KafkaPublisher:
             lambda topics: self._note(self._obstacles._replace(targets=topics)),
             compression,
         )
+        self._resting = RestingTimerTopics(
+            lambda topics: self._note(self._obstacles._replace(timer_topics=topics))
+        )
         self._encoder = Encoder(
             self._catalog,
             names.dead_letter_topic,
             random.Random(),
             compressed,
             receipts,
-            hooks.paused,
+            lambda: self._resting.beside(hooks.paused()),
             hooks.observer,
         )
         self._session = FencedSession(
@@ -208,27 +212,28 @@ class KafkaPublisher:
         try:
             attempt = self._attempts.make(admin, deliveries, encoded, progress)
             self._aside = attempt.aside
-            stamp_ms = self._transact(attempt)
+            stamp_ms = self._transact(attempt, prepared)
             self._catalog.settle(deliveries, {(p.topic, p.partition) for p in attempt.parts})
+            self._resting.note_commit()
             log_held(progress.held.keys(), attempt.aside.held.keys())
             self._attempts.note_success()
             return stamp_ms
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
             raise self._after_failure(error) from None
 
-    def _transact(self, attempt: PublishAttempt) -> int | None:
+    def _transact(self, attempt: PublishAttempt, prepared: Prepared | None) -> int | None:
         """Steps 2 to 4 of the module's head; returns the brokers' clock, if it is in the reply."""
         state = self._session.progress
         batches = attempt.batches(state.place, state.key)
         began_ms = self._record_clock.boottime_ms()
         now_ms = self._record_clock.now_ms(attempt.due_ms)
-        note = partial(self._note_refusals, attempt.parts)
+        note = partial(self._note_refusals, attempt.parts, prepared, began_ms)
         transact = self._session.producer.transact
         try:
             stamp_ms = transact("publish", batches, now_ms, self._limits.quiet_s, note)
         finally:
             seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
-            self._catalog.note_duration({part.topic for part in attempt.parts}, seconds)
+            self._resting.note_duration(_costly_sources(prepared), seconds)
         if stamp_ms is not None:
             self._record_clock.note_stamp(stamp_ms, began_ms)
         return stamp_ms
@@ -257,10 +262,30 @@ class KafkaPublisher:
     def close(self) -> None:
         self._session.close()
 
-    def _note_refusals(self, parts: Sequence[Part], outcomes: Sequence[internals.Outcome]) -> None:
-        """Has the catalog note every batch that was refused."""
-        progress = outcomes[-1]
+    def _note_refusals(
+        self,
+        parts: Sequence[Part],
+        prepared: Prepared | None,
+        began_ms: int,
+        outcomes: Sequence[internals.Outcome],
+    ) -> None:
+        """Has the catalog note every batch that was refused; the timer topics of such rest."""
+        progress, why = outcomes[-1], dict[str, str]()
         for part, error in internals.causes(parts, outcomes):
             was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
             alone = progress.error is None or was_aborted
             self._catalog.note_refusal(part, error, alone=alone)
+            if prepared is not None and isinstance(error, REFUSED):
+                text = f"{part.topic} refused a record: {type(error).__name__}"
+                why.update(dict.fromkeys(prepared.timer_topics_of([part]), text))
+        if why:
+            self._resting.note_refusals(why, (self._record_clock.boottime_ms() - began_ms) / 1000)
+
+
+def _costly_sources(prepared: Prepared | None) -> frozenset[str]:
+    """The timer topics with timers for costly targets in a transaction."""
+    if prepared is None or prepared.encoded is None:
+        return frozenset()
+    used = prepared.encoded.used_targets
+    costly = [part for part in prepared.encoded.parts if used[part.topic].costly_by]
+    return prepared.timer_topics_of(costly)

@@ -34,7 +34,7 @@ from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.targets.background_lookups import BackgroundLookups, for_now
 from duewheel.kafka.targets.costly_targets import NAMES as COSTLY_SETTINGS
-from duewheel.kafka.targets.costly_targets import USUAL_S, CostlyLog, costly_by
+from duewheel.kafka.targets.costly_targets import CostlyLog, costly_by
 from duewheel.kafka.targets.new_partitions import without_logs
 from duewheel.kafka.targets.rest import Rest
 from duewheel.kafka.targets.ttl_cache import TtlCache
@@ -97,7 +97,6 @@ class TargetCatalog:
         self._cache: TtlCache[str, Target] = TtlCache()  # topics that take records
         self._refusing: TtlCache[str, Target] = TtlCache()
         self._costly_log = CostlyLog()
-        self._rest_of_costly = Rest(USUAL_S)
         self._rest_of_new = Rest()  # from waits for names that were not known
         self._background = BackgroundLookups()
         self._complete: TtlCache[str, tuple[str, int]] = TtlCache()  # all partitions have logs
@@ -207,10 +206,9 @@ class TargetCatalog:
 
     def _as_now(self, topic: str, target: Target) -> Target:
         codec, size = self._compression.of(topic), self.batch_bytes(topic, target)
-        rests = bool(target.costly_by) and self._rest_of_costly.goes_on
-        if (target.batch_bytes, target.codec, target.rests) == (size, codec, rests):
+        if (target.batch_bytes, target.codec) == (size, codec):
             return target
-        return replace(target, batch_bytes=size, codec=codec, rests=rests)
+        return replace(target, batch_bytes=size, codec=codec)
 
     def _store(self, targets: Mapping[str, Target]) -> None:
         self._costly_log.log_new(targets)
@@ -271,12 +269,6 @@ class TargetCatalog:
     def mark_unavailable(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition while others were acknowledged."""
         self._failures.note_failure(partition, why)
-
-    def note_duration(self, topics: Iterable[str], seconds: float) -> None:
-        """A transaction with batches for these topics has lasted so long, and may have failed."""
-        known = map(self._cache.get_stale, topics)
-        if any(target is not None and target.costly_by for target in known):
-            self._rest_of_costly.note_duration(seconds)
 
     def settle(self, deliveries: Deliveries | None, partitions: Iterable[TopicPartition]) -> None:
         """These rows are published: drop the refusals of their sources, and the failures of their

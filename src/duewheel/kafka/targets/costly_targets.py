@@ -1,12 +1,10 @@
-"""Finds targets whose own settings make an append slow, and bounds the time that they take.
+"""Finds targets whose own settings make an append slow.
 
 Each row of a transaction waits for the slowest append, and the owner of a topic decides how slow
 that is: with `flush.messages=1` an append costs a broker 4 to 25 ms, with `segment.ms=1` 11 ms, and
 the highest levels of gzip, lz4 and zstd 1 to 4 s per MiB. So a transaction has a small share for
-all such targets (wheel/dequeue/costly_rows.py), and after one that took long there is a rest: their
-rows are parked for nine times as long. All costly targets of a shard share this tenth of the time,
-so one of them may delay the others; the neighbours of all wait half a second, but for a row that
-is larger than the share, which leaves alone.
+such targets (wheel/dequeue/costly_rows.py), and the timer topics that have it rest after one that
+took long (resting_timer_topics.py). Their neighbours wait half a second, or for one larger row.
 
 A setting of the broker, for all topics alike, is the operator's choice: it makes none costly.
 """
@@ -35,7 +33,6 @@ _LEVEL_MAX = {  # by codec: a higher level takes a second and more for a MiB of 
     "zstd": ("compression.zstd.level", 12),
 }
 NAMES = (*_LEAST, _CODEC, *(name for name, _ in _LEVEL_MAX.values()))
-USUAL_S = 0.25  # a transaction that takes no longer is followed by no rest
 _LOGGED_MAX = 1_000
 _SHOWN_MAX = 20
 

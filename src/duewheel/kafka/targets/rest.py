@@ -1,15 +1,18 @@
 """Bounds the share of the time that some work takes: after it there is none for nine times as long.
 
-Used for lookups of names that were not known, and for targets whose settings make appends slow: one
-producer causes either, and the rows of all others wait meanwhile.
+Used for lookups of names that were not known, for targets whose settings make appends slow, and for
+transactions that are lost because a target refuses a record: one producer causes each, and the rows
+of all others wait meanwhile.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
-_FACTOR = 9  # times the duration of the work, so it takes a tenth of the time
+_PARTS = 10  # of the time; work has one of them
+_REMEMBERED_S = 600  # after a rest
 
 
 class Rest:
@@ -17,9 +20,7 @@ class Rest:
     it.
     """
 
-    def __init__(self, usual_s: float = 0.0, now_s: Callable[[], float] = time.monotonic) -> None:
-        """Work that takes no longer than `usual_s` is followed by no rest."""
-        self._usual_s = usual_s
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._until_s = 0.0
 
@@ -29,8 +30,43 @@ class Rest:
 
     def note_duration(self, seconds: float) -> None:
         """The work has ended, and has lasted so long."""
-        if seconds > self._usual_s:
-            self._until_s = self._now_s() + _FACTOR * seconds
+        self._until_s = self._now_s() + (_PARTS - 1) * seconds
 
     def end(self) -> None:
         self._until_s = 0.0
+
+
+class Rests:
+    """The timer topics that rest. The n of them share a tenth of the time: each rests for 10n - 1
+    times as long as its work has lasted. Threads: as Rest.
+    """
+
+    def __init__(
+        self,
+        bounds_s: tuple[float, float] = (0.0, math.inf),
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`bounds_s`: the shortest and the longest rest."""
+        self._bounds_s = bounds_s
+        self._now_s = now_s
+        self._until_s: dict[str, float] = {}  # of the remembered; replaced as a whole
+
+    @property
+    def resting(self) -> frozenset[str]:
+        return self._until(self._now_s())
+
+    @property
+    def remembered(self) -> frozenset[str]:
+        """Those that rest, or have rested in the last minutes."""
+        return self._until(self._now_s() - _REMEMBERED_S)
+
+    def _until(self, least_s: float) -> frozenset[str]:
+        return frozenset(topic for topic, until_s in self._until_s.items() if least_s < until_s)
+
+    def note_duration(self, topics: frozenset[str], seconds: float) -> None:
+        """Work for these timer topics has ended, and has lasted so long."""
+        shortest_s, longest_s = self._bounds_s
+        rest_s = (_PARTS * len(self.resting | topics) - 1) * seconds
+        until_s = self._now_s() + min(max(rest_s, shortest_s), longest_s)
+        others = {topic: self._until_s[topic] for topic in self.remembered - topics}
+        self._until_s = others | dict.fromkeys(topics, until_s)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from tests.harness.deliveries import keyed, rows
 
+from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import binary
@@ -18,9 +19,20 @@ COSTLY = replace(USUAL, costly_by="flush.messages=1")
 TARGETS = {"costly": COSTLY, "usual": USUAL}
 
 
-def parked(deliveries: Deliveries, **others: Target) -> list[int]:
-    waits: Bool = without_target(deliveries, TARGETS | others)
+def parked(
+    deliveries: Deliveries, paused: PausedTimers = NONE_PAUSED, now_ms: int = 0, **others: Target
+) -> list[int]:
+    leaving = np.ones(len(deliveries), np.bool_)
+    waits: Bool = without_target(deliveries, TARGETS | others, leaving, paused, now_ms)
     return np.flatnonzero(waits).tolist()
+
+
+def from_topics(deliveries: Deliveries, topics: list[str]) -> Deliveries:
+    """The deliveries, each from a timer topic."""
+    names = sorted(set(topics))
+    source = np.array([names.index(topic) for topic in topics], np.int32)
+    sources = [(name, 0) for name in names]
+    return replace(deliveries, source_partitions=sources, source_partition=source)
 
 
 def sized(deliveries: Deliveries, each: int) -> Deliveries:
@@ -53,7 +65,7 @@ def test_a_topic_that_takes_small_batches_gets_few() -> None:
 def test_all_costly_targets_have_one_share() -> None:
     topics = [f"costly{number}" for number in range(10)]
     given = sized(rows(topics, [0] * 10), 10)
-    assert parked(given, **dict.fromkeys(topics, COSTLY)) == [8, 9]
+    assert parked(given, NONE_PAUSED, 0, **dict.fromkeys(topics, COSTLY)) == [8, 9]
 
 
 def test_in_a_rest_they_all_wait_but_copies_and_dead_letters() -> None:
@@ -63,4 +75,39 @@ def test_in_a_rest_they_all_wait_but_copies_and_dead_letters() -> None:
         is_copy=np.array([True, False, False, False]),
         dead_letter=np.array([False, True, False, False]),
     )
-    assert parked(given, costly=replace(COSTLY, rests=True)) == [2, 3]
+    assert parked(given, PausedTimers(costly_of=frozenset(["timers"]))) == [2, 3]
+
+
+def test_timer_topics_have_equal_parts_of_the_share() -> None:
+    flood = sized(rows(["costly"] * 22, [*range(20), 0, 1]), 10)
+    given = from_topics(flood, ["a"] * 20 + ["b"] * 2)
+    assert parked(given) == list(range(4, 20))
+    large = sized(rows(["costly"] * 4, [0] * 4), 60_000)
+    assert parked(from_topics(large, ["a", "a", "a", "b"])) == [1, 2]
+
+
+def test_of_many_timer_topics_each_has_its_turn() -> None:
+    given = from_topics(rows(["costly"] * 20, [0] * 20), [f"t{n:02}" for n in range(20)])
+    waiting = [parked(given, now_ms=now_ms) for now_ms in range(20)]
+    assert {len(some) for some in waiting} == {12}
+    assert not set.intersection(*map(set, waiting))
+
+
+def test_of_several_large_rows_one_leaves() -> None:
+    given = from_topics(sized(rows(["costly"] * 3, [0] * 3), 900_000), ["a", "b", "c"])
+    assert [parked(given, now_ms=now_ms) for now_ms in range(3)] == [[1, 2], [0, 2], [0, 1]]
+
+
+def test_the_rest_of_one_timer_topic_is_not_that_of_others() -> None:
+    given = from_topics(rows(["costly"] * 4, [0] * 4), ["a", "b"] * 2)
+    for now_ms in range(0, 50, 5):
+        resting = PausedTimers(costly_of=frozenset("a"), costly_alone=frozenset("a"))
+        assert parked(given, resting, now_ms) == [0, 2]
+        assert parked(given, PausedTimers(costly_of=frozenset("ab")), now_ms) == [0, 1, 2, 3]
+
+
+def test_one_that_has_rested_shares_no_transaction() -> None:
+    given = from_topics(rows(["costly"] * 4, [0] * 4), ["a", "b", "c", "d"])
+    alone = PausedTimers(costly_alone=frozenset("bc"))
+    turns = [parked(given, alone, now_ms) for now_ms in (0, 10, 20)]
+    assert turns == [[0, 2, 3], [0, 1, 3], [1, 2]]

@@ -1,0 +1,85 @@
+"""The timer topics that rest, because their timers have held up those of all others.
+
+- refused: a target has refused a record, as after its `max.message.bytes` was lowered. That aborts
+  the transaction of all. All timers of the timer topic are parked, for at most a minute from the
+  next commit on. The owner of many targets could otherwise abort one transaction after the other.
+- slow: a transaction with timers for costly targets (costly_targets.py) took long. Such timers of
+  the timer topic are parked. For some minutes it is then alone in transactions with such timers: a
+  slow one is caused by it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from duewheel.checkpoints.pauses import PausedTimers
+from duewheel.kafka.targets.rest import Rests
+
+_REFUSED_S = (3.0, 60.0)  # the shortest and the longest rest after a refusal
+_USUAL_S = 0.25  # a transaction that takes no longer is followed by no rest
+
+log = structlog.get_logger(__name__)
+
+
+class RestingTimerTopics:
+    """See the module's head. The publisher's thread changes it; any thread may call `beside`."""
+
+    def __init__(
+        self,
+        note: Callable[[Mapping[str, str]], None] = lambda _: None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`note` gets the timer topics whose timers are all parked, with the reasons, at every
+        change.
+        """
+        self._note, self._now_s = note, now_s
+        self._refused = Rests(_REFUSED_S, now_s)
+        self._slow = Rests(now_s=now_s)
+        self._why: dict[str, str] = {}  # those of `_refused`
+        self._lost: frozenset[str] = frozenset()  # those with refusals since the last commit
+        self._lost_since_s = math.inf  # the start of the first attempt that they have aborted
+
+    def beside(self, paused: PausedTimers) -> PausedTimers:
+        """The paused timers, and those of timer topics that rest."""
+        timer_topics = paused.timer_topics | self._refused.resting
+        return paused._replace(
+            timer_topics=timer_topics,
+            costly_of=self._slow.resting,
+            costly_alone=self._slow.remembered,
+        )
+
+    def note_duration(self, topics: frozenset[str], seconds: float) -> None:
+        """A transaction with timers of these topics for costly targets took so long, and may have
+        failed.
+        """
+        if topics and seconds > _USUAL_S:
+            self._slow.note_duration(topics, seconds)
+
+    def note_refusals(self, why: Mapping[str, str], seconds: float) -> None:
+        """An attempt of so many seconds is aborted, because of these timer topics."""
+        self._lost |= frozenset(why)
+        self._lost_since_s = min(self._lost_since_s, self._now_s() - seconds)
+        self._refused.note_duration(self._lost, math.inf)  # the longest, until the commit
+        log.warning("timer topics rest after a refusal: their timers are parked", topics=dict(why))
+        self._change({**self._why, **why})
+
+    def note_commit(self) -> None:
+        """A transaction is committed."""
+        if self._lost:
+            self._refused.note_duration(self._lost, self._now_s() - self._lost_since_s)
+            self._lost, self._lost_since_s = frozenset(), math.inf
+        if self._why:
+            resting = self._refused.resting
+            self._change({topic: text for topic, text in self._why.items() if topic in resting})
+
+    def _change(self, why: dict[str, str]) -> None:
+        if why == self._why:
+            return
+        if over := sorted(self._why.keys() - why):
+            log.info("timer topics rest no longer", topics=over)
+        self._why = why
+        self._note(why)
