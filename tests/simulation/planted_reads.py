@@ -75,7 +75,7 @@ READS = {
         "2",
         "only the first part that the tasks hand over is taken",
         "streaming/task_rows.py",
-        "    return batches[0].extended_by(*batches[1:]), early\n",
-        "    return batches[0], early\n",
+        "    return batches[0].extended_by(*batches[1:]), early, added_messages\n",
+        "    return batches[0], early, added_messages\n",
     ),
 }
