@@ -161,8 +161,8 @@ class TimerTopic(Section):
     """Whether a message with a due time in the past is delivered at once, or becomes a dead
     letter."""
     recurring: bool = False
-    """Whether its messages may be recurring timers (`TIMER_CRON`, `TIMER_EVERY`), which cost for as
-    long as they live. Otherwise such a message becomes a dead letter, `recurring_not_allowed`."""
+    """Whether its messages may be recurring timers (`TIMER_CRON`, `TIMER_EVERY`). Otherwise such a
+    message becomes a dead letter, `recurring_not_allowed`."""
     expires_after: Duration | None = Field(default=None, examples=["2h"])
     """A message that is late by more becomes a dead letter, `expired`, instead of a late delivery;
     by default none does."""
@@ -212,9 +212,7 @@ class TimerSection(Section):
     margin: Duration = timedelta(hours=1)
     """How much a record's timestamp may differ from this host's clock."""
     max_delay: Annotated[Duration, Field(le=timedelta(days=36_525))] = timedelta(days=40)
-    """The longest delay; a message with a longer one becomes a dead letter. Such a delay is usually
-    a mistake: 3,600,000 ms given as seconds are 41 days. Each further day of waiting also costs one
-    more record in Kafka."""
+    """The longest delay; a message with a longer one becomes a dead letter."""
     longest_outage: Duration = timedelta(days=7)
     """The longest outage: the retention of timer topics must cover it as well."""
     dead_letter_topic: TopicName | None = None
@@ -334,14 +332,12 @@ class DequeueSection(Section):
     call_deadline: Duration = timedelta(seconds=15)
     """The deadline of a transaction, and of any other call to Kafka."""
     clock_skew_max: Annotated[Duration, Field(ge=timedelta(milliseconds=50))] = timedelta(seconds=1)
-    """While this host's clock is ahead of the brokers' by more than this, no slot is closed. Hosts
-    with NTP differ by milliseconds. If a broker takes longer than this to answer, raise the
-    bound."""
+    """While this host's clock is ahead of the brokers' by more than this, no slot is closed. If a
+    broker takes longer than this to answer, raise the bound."""
     read_ahead: Duration = timedelta(minutes=5)
     """Files of slots that close within this time are read into the page cache; `0s`: none."""
     read_ahead_bytes: Annotated[Size, Field(ge=0)] = 1 << 30
-    """The most page cache that read-ahead fills; the kernel reclaims it when necessary. The default
-    has room for an hour of 1,000 timers a second of some 180 bytes."""
+    """The most page cache that read-ahead fills; the kernel reclaims it when necessary."""
     hot_slot: Literal["none", "spread", "dead-letter"] = "none"
     """The fate of timers above `hot_slot_limit`: they leave with the slot, are spread over
     `hot_slot_window`, or become dead letters (docs/flow.md)."""
@@ -350,8 +346,7 @@ class DequeueSection(Section):
     hot_slot_window: Duration = timedelta(minutes=1)
     """The time over which the excess is spread; at most `timer.roll_window`."""
     compression: Codec = "none"
-    """The compression of deliveries; copies and dead letters have none. It costs CPU time at each
-    delivery, and saves network and the brokers' disks."""
+    """The compression of deliveries; copies and dead letters have none."""
     compression_by_topic: dict[TopicName, Codec] = Field(default_factory=dict)
     """Target topic to its codec, where that is another one."""
 
