@@ -29,10 +29,7 @@ def dlq() -> None:
 def dlq_list(
     settings: Settings, wanted: DeadLetterFilter, limit: int, page: str | None, output: Printer
 ) -> None:
-    """Show dead letters, oldest first within each partition.
-
-    If more follow, a line on stderr says how to list them.
-    """
+    """Show dead letters, oldest first within each partition."""
     from duewheel.ops.dead_letters.listing import list_letters, page_after
 
     rows = list_letters(settings, wanted, page)

@@ -32,7 +32,7 @@ def receipts(
     """Show which timers were delivered: when, where, how late.
 
     Needs `timer.receipts_topic`. Oldest first within each partition of that topic; --from bounds
-    how much of it is read. If more follow, a line on stderr says how to list them.
+    how much of it is read.
     """
     from duewheel.ops.receipts import list_receipts
 

@@ -82,8 +82,7 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
 def list_(settings: Settings, output: Printer) -> None:
     """List the schedules of this shard.
 
-    Reads the data directory, without Kafka: recurring timers that are pending. One that fires at
-    this moment is missing until ingest has taken the copy of its next instant.
+    Reads the data directory, without Kafka. One that fires at this moment is missing.
     """
     from duewheel.ops.schedules.listing import list_schedules
 

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 def status(settings: Settings, *, everything: bool, output: Printer) -> None:
     """Show the state of the shard, from its data directory.
 
-    JSON has every field, and the bounds that follow from the settings. If Kafka has not reported
-    for too long, text also says whether it takes connections from this host.
+    JSON has every field, and the bounds that follow from the settings.
     """
     from duewheel.cli.status_text import status_lines
     from duewheel.ops.shard.status import status as read_status
@@ -50,9 +49,8 @@ def status(settings: Settings, *, everything: bool, output: Printer) -> None:
 def health(settings: Settings) -> int:
     """Show whether the shard is ready: for health checks.
 
-    Prints `ready`, or a line for each reason why not, with exit code 1. Without options it costs
-    a tenth of the processor time of any other command: settings come from file and environment,
-    and only those that it needs are read.
+    Prints `ready`, or a line for each reason why not, with exit code 1. With options it costs ten
+    times the processor time.
     """
     from duewheel.runtime.health import report_of
 
@@ -94,9 +92,8 @@ def _with_part(command: Command) -> Command:
 def pause(settings: Settings, part: Part, duration: str | None, note: str, output: Printer) -> None:
     """Pause ingest or dequeue, or the deliveries of one topic or tag.
 
-    Ingest and dequeue are paused on this host until `resume`, over restarts, too. The pause of a
-    topic or tag is in Kafka: it holds in all shards, also after a loss of the disk, until `resume`
-    or for the time of --for. The due timers then wait in their timer topics.
+    Ingest and dequeue are paused on this host until `resume`. The pause of a topic or tag is in
+    Kafka: it holds in all shards, until `resume` or for the time of --for. Both outlast restarts.
     """
     from duewheel.api.requests import SelectivePause
     from duewheel.ops.shard.pause import set_paused

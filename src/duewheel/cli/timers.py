@@ -30,9 +30,8 @@ def list_timers(
 ) -> None:
     """List pending timers in the order in which they leave.
 
-    A cancelled timer is listed until it would have left, with `cancelled`. If more timers follow,
-    a line on stderr says how to list them. JSON has times in epoch milliseconds, and recall
-    handles.
+    A cancelled timer is listed until it would have left, with `cancelled`. JSON has times in epoch
+    milliseconds, and recall handles.
     """
     from duewheel.ops.timers import pending
 
