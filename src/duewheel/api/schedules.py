@@ -15,7 +15,7 @@ from duewheel.config.instants import parse_instant
 class NewSchedule(MessageFields):
     """When a schedule fires, and its message. Give `cron` or `every`."""
 
-    cron: Annotated[str, Field(max_length=250)] | None = Field(
+    cron: Annotated[str, Field(max_length=100)] | None = Field(
         default=None, description="five fields, or six with seconds first: '0 8 * * MON-FRI'"
     )
     zone: Annotated[str, Field(max_length=64)] | None = Field(
