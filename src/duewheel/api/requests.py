@@ -154,7 +154,7 @@ class TimerFields(MessageFields, DueTimeFields):
         default=None, description="a word by which timers are listed, cancelled and paused"
     )
     expires_at: NumberOrInstant | None = Field(
-        default=None, description="after it the message becomes a dead letter: " + INSTANT
+        default=None, description="after it the message expires: " + INSTANT
     )
     if_pending: IfPending | None = Field(
         default=None,
@@ -201,7 +201,8 @@ class NamedTimers(RequestFields):
         default=None, description="with an id, instead of the key"
     )
     timer_topic: str | None = Field(
-        default=None, description="their topic; by default the first of timer.topics"
+        default=None,
+        description="their topic; by default the handle's, or the first of timer.topics",
     )
 
     @model_validator(mode="after")

@@ -34,8 +34,7 @@ _AT_MOST = 1_000
 def send(writer: TimerWriter, timer: NewTimer, output: Printer) -> None:
     """Schedule one message.
 
-    Refuses a timer that ingest would dead-letter, and says why. `send-lines` and `import` schedule
-    the lines of a file.
+    Refuses a timer that ingest would dead-letter, and says why.
     """
     from duewheel.ops.changes import requests
     from duewheel.ops.changes.acceptance import is_missing
@@ -93,7 +92,8 @@ def cancel_matching(
     """Cancel all pending timers that match the options.
 
     They are read from the data directory, and each is cancelled by its handle. No option selects
-    a timer topic: `--topic` is the target. Exit codes as for `cancel`.
+    a timer topic: `--topic` is the target. Exit codes as for `cancel`. A start does not extend
+    --wait.
     """
     from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
     from duewheel.ops.changes.pending_timers import Conflict

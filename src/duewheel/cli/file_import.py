@@ -34,9 +34,9 @@ def _with_lines(command: Command) -> Command:
 def send_lines(writer: TimerWriter, file: BinaryIO, defaults: TimerFields, output: Printer) -> int:
     """Schedule a message for each line of FILE; `-` is stdin.
 
-    A line is a JSON object with topic, value or value_base64, key, headers (a list of name and
-    value), id, partition, timer_topic, window, and deliver_at, delay or level. The options hold for
-    lines without these fields.
+    A line is a JSON object with topic, value or value_base64, key or key_base64, headers (a list of
+    name and value), id, tag, expires_at, if_pending, partition, timer_topic, window, and
+    deliver_at, delay or level. The options hold for lines without these fields.
 
     Each line is acknowledged by itself: after an error, the command repeated sends lines twice.
     `import` does not. Exit code 1: some lines were refused.
@@ -91,9 +91,10 @@ def import_(
 ) -> int:
     """Schedule a message for each line of FILE, exactly once.
 
-    The lines are those of `send-lines`. Whatever is killed and however often the command runs, each
-    is sent once: the position in the file is committed with the timers. The first line that ingest
-    would reject ends the import. Exit code 1: some lines were refused.
+    The lines are those of `send-lines`, or of `topic read --for-send`. Whatever is killed and
+    however often the command runs, each is sent once: the position in the file is committed with
+    the timers. The first line that ingest would reject ends the import. Exit code 1: some lines
+    were refused.
     """
     from duewheel.ops.file_import.exactly_once import Choice, import_lines
 

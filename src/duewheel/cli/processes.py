@@ -33,7 +33,7 @@ def run(settings: Settings, *, take_over: bool) -> int:
 @click.command(cls=CommandWithExamples)
 @with_settings("run")
 def standby(settings: Settings) -> int:
-    """Run a standby of the shard, ready to take over at once.
+    """Run a standby of the shard, ready to take over.
 
     It has a data directory of its own. It takes over by itself when the owner has been silent for
     `shard.take_over_after`, and on `duewheel promote`. A directory that owns the shard already

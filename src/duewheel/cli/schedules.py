@@ -64,7 +64,7 @@ def _with_ingest_wait(command: Command) -> Command:
 @with_request("new", NewSchedule)
 @with_writer
 def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output: Printer) -> int:
-    """Set a schedule, or replace the one of this name. It begins now.
+    """Set a schedule, or replace the one of this name. It begins now, or at --starts.
 
     Refuses one that ingest would dead-letter, and says why. Runs where the shard's files are.
 
@@ -183,7 +183,7 @@ def trigger(writer: TimerWriter, name: str, timer_topic: str | None, output: Pri
 def apply(
     writer: TimerWriter, file: Path, wait_s: float, output: Printer, *, prune: bool, dry_run: bool
 ) -> int:
-    """Make the schedules of this shard those of a file.
+    """Set the schedules of a file.
 
     The keys of a table are the options of `set`, `headers` a list of name and value. Writes the
     differences alone: a schedule that is as in the file keeps its next instant, and one that is

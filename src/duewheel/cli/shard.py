@@ -151,7 +151,7 @@ def check(settings: Settings, output: Printer) -> int:
 def doctor(settings: Settings, output: Printer) -> int:
     """Examine host and cluster; print each finding with its remedy.
 
-    The trial of real transactions uses a scratch topic, which is deleted afterwards. Nothing of a
+    The trial of real transactions uses a scratch topic, and deletes it if it made it. Nothing of a
     shard changes: it may be running, or not exist yet.
     """
     from duewheel.cli.examination import report
@@ -209,7 +209,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: Printer) -> N
 
     Runs on any host, without a data directory. Running shards are fenced, and end with exit code 4;
     start the new number of shards afterwards, with the new [shard] count. After a kill, run it
-    again: it continues.
+    again.
     """
     from duewheel.ops.reshard import reshard as run_reshard
 

@@ -30,8 +30,8 @@ def list_timers(
 ) -> None:
     """List pending timers in the order in which they leave.
 
-    A cancelled timer is listed until it would have left, with `cancelled`. JSON has times in epoch
-    milliseconds, and recall handles.
+    A cancelled timer is listed until it would have left, marked as cancelled. JSON has times in
+    epoch milliseconds, and recall handles.
     """
     from duewheel.ops.timers import pending
 
@@ -97,7 +97,7 @@ def _as_text(timer: TimerWithMessage) -> dict[str, object]:
 
 
 @click.command(cls=CommandWithExamples)
-@click.option("--by", type=one_of("topic", "time", "level"), help="only this breakdown; no totals")
+@click.option("--by", type=one_of("topic", "time", "level"), help="only this breakdown")
 @with_result()
 def stats(settings: Settings, by: str | None, output: Printer) -> None:
     """Count pending timers by target, level and seconds to wait.

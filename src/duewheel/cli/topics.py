@@ -34,7 +34,7 @@ _VALUE_CHARACTERS_MAX = 200
     "--replication-factor",
     type=int,
     default=-1,
-    help="of new topics; by default the brokers' setting",
+    help="of duewheel's new topics; by default the brokers' setting",
 )
 @click.option(
     "--create-targets", is_flag=True, help="create the missing targets that the settings name"
