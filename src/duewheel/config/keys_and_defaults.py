@@ -142,7 +142,7 @@ class TimerTopic(Section):
     headers: Literal["native", "etf1", "karafka", "eifinger"] = "native"
     """Which request headers are read: duewheel's alone, or also those of another service."""
     id: Literal["header", "key"] = "header"
-    """`key`: without `UNIQ_KEY` the record's key is the id, and the next record with that key
+    """`key`: without `UNIQ_KEY` the record's key is the id, and the next such record with that key
     replaces the timer."""
     null_value: Literal["message", "cancel"] = "message"
     """`cancel`: a record with a null value cancels the timers whose id is its key."""
@@ -220,7 +220,8 @@ class TimerSection(Section):
     state_topic: TopicName | None = None
     """The topic of the progress; by default `<app.id>.state`."""
     reply_topic: TopicName | None = None
-    """The topic of the replies to cancels and reschedules; without it there are no replies."""
+    """The topic of the replies to cancels, reschedules and `TIMER_IF_PENDING`; without it there are
+    none."""
     receipts_topic: TopicName | None = None
     """The topic of the receipts: a record for each delivered timer, in the transaction that
     delivers it; without it there are none."""
@@ -298,7 +299,8 @@ class IngestSection(Section):
     """The most bytes that ingest reads at once, decompressed. Each timer topic has an equal part;
     one record batch of Kafka may exceed that."""
     driver_memory: DriverMemory = "512m"
-    """The heap of Spark's driver. On a cluster the timers of two batches pass through it."""
+    """The heap of Spark's driver. On a cluster without `shared_folder` the timers of two batches
+    pass through it."""
     spark_master: SparkMaster = "local[*]"
     """Where Spark's tasks run: `local[n]`, in n processes on this host (`*`: one per processor);
     `spark://host:port` or `k8s://https://host:port`, on a cluster. The driver itself runs on this
@@ -330,7 +332,7 @@ class DequeueSection(Section):
     transaction_timeout_ms: Annotated[Millis, Field(ge=1_000)] = 20_000
     """The time after which a broker aborts the open transaction of a dead owner."""
     call_deadline: Duration = timedelta(seconds=15)
-    """The deadline of a transaction, and of any other call to Kafka."""
+    """The deadline of a transaction; shorter than `transaction_timeout_ms`."""
     clock_skew_max: Annotated[Duration, Field(ge=timedelta(milliseconds=50))] = timedelta(seconds=1)
     """While this host's clock is ahead of the brokers' by more than this, no slot is closed. If a
     broker takes longer than this to answer, raise the bound."""
@@ -344,11 +346,11 @@ class DequeueSection(Section):
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
     """How many timers of a timer topic leave with their slot; more are held back in part."""
     hot_slot_window: Duration = timedelta(minutes=1)
-    """The time over which the excess is spread; at most `timer.roll_window`."""
+    """The time over which the excess is spread; at most `timer.roll_window` less a slot."""
     compression: Codec = "none"
-    """The compression of deliveries; copies and dead letters have none."""
+    """The compression of deliveries, replies and receipts; copies and dead letters have none."""
     compression_by_topic: dict[TopicName, Codec] = Field(default_factory=dict)
-    """Target topic to its codec, where that is another one."""
+    """Topic to its codec, where that is another one."""
 
 
 class RelaySection(Section):
@@ -368,8 +370,8 @@ class StorageSection(Section):
     """How often the files are written to the disk for good. After a loss of power, timers that came
     later are read from Kafka again."""
     min_free: SizeOrShare = Share(256 << 20)
-    """Ingest takes no message that would leave less than this of the file system free; also a share
-    (`5%`)."""
+    """Outside a recovery ingest takes no message that would leave less than this of the file system
+    free; also a share (`5%`)."""
     audit_dir: Path | None = None
     """The folder of the audits; by default `audit` in `data_dir`."""
 
@@ -425,7 +427,7 @@ class ServeSection(Section):
     port: Port = 8466
     """The port; 0: a free one, which the log names."""
     token_file: Path | None = None
-    """The file with the token of requests that change timers; without it they are refused."""
+    """The file with the token of requests that change anything; without it they are refused."""
     read_token_file: Path | None = None
     """The file with the token of requests that read; they may have the other one, too. Without it
     they need none."""
