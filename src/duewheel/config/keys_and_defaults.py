@@ -174,7 +174,7 @@ class TimerTopic(Section):
     """Whether its deliveries have the header `TIMER_LATENESS_MS`."""
     lateness_p99: Duration | None = Field(default=None, examples=["250ms"])
     """Objective: 99 of 100 of its deliveries are late by no more than this. Metrics count those
-    that are, and alerts report when too many are (docs/receipts.md)."""
+    that are later, and alerts report when too many are (docs/receipts.md)."""
 
     @model_validator(mode="before")
     @classmethod
