@@ -163,8 +163,8 @@ def _size(count: int) -> str | int:
 # ---- metrics ------------------------------------------------------------------------------------
 
 COLLECTORS: tuple[tuple[ModuleType, str], ...] = (
-    (metrics_server, "Both processes"),
-    (shard_metrics, "Both processes: the shard"),
+    (metrics_server, "All processes"),
+    (shard_metrics, "Ingest, dequeue and serve: the shard"),
     (ingest_metrics, "Ingest"),
     (audit_metrics, "Ingest: the newest audit"),
     (dequeue_metrics, "Dequeue"),

@@ -137,7 +137,8 @@ class DequeueView(ProcessView):
     )
     dead_letters: int | None = Field(description="since its start")
     dead_letters_wait: bool | None = fact(
-        "the dead-letter topic takes no writes, because it is missing or has no leader",
+        "the dead-letter topic takes no writes: it is missing or compacted, or no partition takes "
+        "any",
         Gauge("dequeue", "dead_letters_wait"),
         warn="The dead-letter topic takes no writes: dead letters wait.",
         says="dead letters wait for their topic",
@@ -195,7 +196,7 @@ class TimerTopicsView(Result):
     read: list[str]
     left_out: dict[str, str] = fact(
         "topics that are not read, with the reason",
-        Gauge("ingest", "timer_topics_left_out"),
+        Gauge("ingest", "timer_topics_left_out", help="timer topics that are not read"),
     )
     faulty: dict[str, str] = Field(description="reason by topic")
     far_ahead: ByPartition = fact(
@@ -209,7 +210,7 @@ class QuotaView(Result):
 
     per_second: int
     waiting: int = fact(
-        "messages that wait in Kafka because of their topic's quota",
+        "messages that wait in Kafka because of their timer topic's quota",
         Gauge("shard", "quota_waiting", "topic"),
         Gauge(
             "shard",

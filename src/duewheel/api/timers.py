@@ -101,12 +101,12 @@ class PendingStats(Result):
         Gauge("dequeue", "pending_by_level", "level"),
     )
     within_s: dict[str, float] = fact(
-        "pending timers that are delivered within these seconds",
+        "pending timers that are delivered, or roll, within these seconds",
         Gauge("dequeue", "pending_due_within", "seconds"),
     )
     oldest_ms: InstantMs | None = Field(description="end of the first slot with timers")
     slot_max: int = fact(
-        "timers in the largest slot: so many are due at once", Gauge("dequeue", "slot_max_size")
+        "timers in the largest slot: so many leave at once", Gauge("dequeue", "slot_max_size")
     )
     beyond_ring: int = fact(
         "timers due so far ahead that the wheel (its ring of slots) does not reach them yet. They "

@@ -104,14 +104,15 @@ class DequeueMetrics:
         yield counters(
             "rolled",
             "Timers written to their timer topic again, because they are due beyond the roll "
-            "window. `topic` is the timer topic.",
+            "window, and next copies of recurring ones. `topic` is the timer topic.",
             "topic",
             self._topics["rolled"].of(statistics.rolled),
         )
         yield counters(
             "parked",
-            "Timers written to their timer topic again, because their target took no writes or "
-            "they were paused; each time counts. `topic` is the target.",
+            "Timers written to their timer topic again, because their target or receipts topic "
+            "took no writes, or they were paused, or their timer topic rested; each time counts. "
+            "`topic` is the target.",
             "topic",
             self._topics["parked"].of(statistics.parked),
         )
@@ -129,7 +130,7 @@ class DequeueMetrics:
         yield counter("dropped", "Timers dropped because they had expired.", statistics.dropped)
         yield counters(
             "answers",
-            "Replies to cancels and reschedules, by outcome.",
+            "Replies to cancels, reschedules and TIMER_IF_PENDING, by outcome.",
             "answer",
             statistics.replies,
         )
@@ -144,8 +145,7 @@ class DequeueMetrics:
         yield counter("transactions", "Committed transactions.", statistics.transactions)
         yield counter(
             "doubts",
-            "Transactions after which Kafka did not answer, so that duewheel had to look up "
-            "whether they were committed.",
+            "Transactions that failed or had no answer, so that duewheel looked up their outcome.",
             statistics.doubts,
         )
         yield histograms(

@@ -71,7 +71,11 @@ class IngestMetrics:
 
 def _taken(statistics: TakerStatistics) -> Iterator[Metric]:
     rejected = sum(statistics.rejected.values())
-    yield counter("timers_accepted", "Timers that ingest has taken.", statistics.rows - rejected)
+    yield counter(
+        "timers_accepted",
+        "Timers, copies and cancels that ingest has taken.",
+        statistics.rows - rejected,
+    )
     yield counters(
         "rejected",
         "Messages that were not accepted; they go to the dead-letter topic.",
@@ -101,8 +105,8 @@ def _taken(statistics: TakerStatistics) -> Iterator[Metric]:
 
 
 def _spark(progress: QueryProgress, statistics: TakerStatistics) -> Iterator[Metric]:
-    yield counter("spark_batches", "Batches that ingest has read.", statistics.batches)
-    yield gauge("spark_batch_rows", "Rows of the newest batch.", progress.rows)
+    yield counter("spark_batches", "Batches that ingest has taken.", statistics.batches)
+    yield gauge("spark_batch_rows", "Offsets of the newest batch.", progress.rows)
     yield gauge(
         "spark_input_rows_per_second", "Rows per second that came in.", progress.input_rows_per_s
     )
