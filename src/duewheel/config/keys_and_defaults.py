@@ -158,8 +158,8 @@ class TimerTopic(Section):
     """How many of its messages a shard takes per second; further ones wait in Kafka
     (docs/flow.md)."""
     past_due: Literal["fire", "dead-letter"] = "fire"
-    """Whether a message with a due time in the past is delivered at once, or becomes a dead
-    letter."""
+    """Whether a message that is due at its timestamp or before is delivered at once, or becomes a
+    dead letter."""
     recurring: bool = False
     """Whether its messages may be recurring timers (`TIMER_CRON`, `TIMER_EVERY`). Otherwise such a
     message becomes a dead letter, `recurring_not_allowed`."""
