@@ -61,6 +61,13 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
             "dequeue.hot_slot_window",
             "must be a slot shorter than timer.roll_window: a copy leaves within it",
         )
+    timeout_ms = settings.dequeue.transaction_timeout_ms
+    if as_millis(settings.dequeue.call_deadline) >= timeout_ms:
+        yield (
+            "dequeue.call_deadline",
+            f"must be below dequeue.transaction_timeout_ms = {timeout_ms}: the broker would abort "
+            "the transaction first",
+        )
     shard = settings.shard
     if shard.index >= shard.count:
         yield "shard.index", f"must be below shard.count = {shard.count}"

@@ -227,7 +227,7 @@ class TimerSection(Section):
     delivers it; without it there are none."""
     levels: Durations = LEVELS
     """The delay of level 1, 2, … of the header `DELAY`."""
-    mapping: TopicTable = Field(default_factory=dict)
+    mapping: TopicTable[TopicName] = Field(default_factory=dict)
     """Timer topic to target, for messages without `REAL_TOPIC`."""
     targets: TargetPatterns = ()
     """Targets that messages may name in `REAL_TOPIC`, beside the target of their timer topic:
@@ -349,7 +349,7 @@ class DequeueSection(Section):
     """The time over which the excess is spread; at most `timer.roll_window` less a slot."""
     compression: Codec = "none"
     """The compression of deliveries, replies and receipts; copies and dead letters have none."""
-    compression_by_topic: dict[TopicName, Codec] = Field(default_factory=dict)
+    compression_by_topic: TopicTable[Codec] = Field(default_factory=dict)
     """Topic to its codec, where that is another one."""
 
 

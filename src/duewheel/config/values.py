@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
 
@@ -233,7 +233,8 @@ TargetPatterns = Annotated[tuple[_Target, ...], BeforeValidator(_split)]
 _Server = Annotated[str, AfterValidator(_server)]
 Servers = Annotated[tuple[_Server, ...], BeforeValidator(_split), AfterValidator(_not_empty)]
 Durations = Annotated[tuple[Duration, ...], BeforeValidator(_split), AfterValidator(_not_empty)]
-TopicTable = Annotated[dict[TopicName, TopicName], BeforeValidator(_decode_table)]
+_Value = TypeVar("_Value")
+TopicTable = Annotated[dict[TopicName, _Value], BeforeValidator(_decode_table)]
 Options = Annotated[
     dict[str, bool | int | float | str | SecretStr],
     BeforeValidator(_options),

@@ -97,6 +97,7 @@ def test_the_file_is_found_by_variable_and_by_name(
 def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUEWHEEL_TIMER__TOPICS", "a.delayed, b.delayed")
     monkeypatch.setenv("DUEWHEEL_TIMER__MAPPING", '{"a.delayed": "a"}')
+    monkeypatch.setenv("DUEWHEEL_DEQUEUE__COMPRESSION_BY_TOPIC", '{"a": "lz4"}')
     monkeypatch.setenv("DUEWHEEL_TIMER__LEVELS", "1s 1m 1h30m")
     monkeypatch.setenv("DUEWHEEL_KAFKA__CLIENT__REQUEST_TIMEOUT_MS", "5000")
     monkeypatch.setenv("DUEWHEEL_KAFKA__CLIENT__SASL_PLAIN_PASSWORD", "0123")
@@ -112,6 +113,7 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     assert options["sasl_plain_password"] == "0123"
     assert settings.spark_conf() == {"spark.ui.enabled": "true"}
     assert settings.dequeue.chunk_bytes == 4 << 20
+    assert settings.dequeue.compression_by_topic == {"a": "lz4"}
 
 
 @pytest.mark.parametrize(
@@ -254,6 +256,13 @@ def test_contradictions_between_good_values_are_all_listed(tmp_path: Path) -> No
     assert "timer.roll_window" in message
     assert "shard.index" in message
     assert "must be below shard.count = 2" in message
+
+
+def test_a_transaction_ends_before_the_broker_aborts_it(tmp_path: Path) -> None:
+    dequeue = '[dequeue]\ntransaction_timeout_ms = 10_000\ncall_deadline = "10s"\n'
+    message = refusal(write(tmp_path, MINIMAL + dequeue))
+    assert "dequeue.call_deadline" in message
+    assert "must be below dequeue.transaction_timeout_ms = 10000" in message
 
 
 def test_secrets_show_nowhere(tmp_path: Path) -> None:
