@@ -113,8 +113,8 @@ class DeliveryTraces:
             group = groups[bisect_right(groups, row, key=lambda each: each.first) - 1]
             span = self._begun(rows, row, group, of_producer)
             spans.append((span, int(rows.due_ms[row])))
-            if self._replaces:
-                own = span.get_span_context()
+            own = span.get_span_context()
+            if self._replaces and own.is_valid:  # not with OTEL_SDK_DISABLED
                 text = f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}"
                 changed[row] = of_producer.replaced(text.encode())
 

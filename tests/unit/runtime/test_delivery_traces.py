@@ -177,6 +177,16 @@ def test_the_delivery_s_span_takes_the_place_of_the_producer_s(collector: Kept) 
     assert "traceparent" not in third
 
 
+def test_with_a_tracer_that_is_off_the_producer_s_span_stays(
+    collector: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    traces = DeliveryTraces(collector, "shop", "delivery")
+    (headers,) = headers_of(encoded(sent(b"01"), traces))
+    traces.close()
+    assert headers["traceparent"] == context(1)
+
+
 def test_one_writer_of_many_leaves_the_others_their_spans(
     collector: Kept, traces: DeliveryTraces
 ) -> None:
