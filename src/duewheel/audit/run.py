@@ -166,7 +166,8 @@ def _topics(
     timer_topics = require_some(settings, discover(settings, admin, taken))
     strangers = set(wanted.topics) - set(timer_topics)
     if strangers:
-        raise ConfigError(f"--timer-topic {', '.join(sorted(strangers))}: no timer topic that is read")
+        names = ", ".join(sorted(strangers))
+        raise ConfigError(f"--timer-topic {names}: no timer topic that is read")
     return wanted.topics or timer_topics
 
 

@@ -65,8 +65,7 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     if as_millis(settings.dequeue.call_deadline) >= timeout_ms:
         yield (
             "dequeue.call_deadline",
-            f"must be below dequeue.transaction_timeout_ms = {timeout_ms}: the broker would abort "
-            "the transaction first",
+            f"must be below dequeue.transaction_timeout_ms = {timeout_ms}: brokers abort it then",
         )
     shard = settings.shard
     if shard.index >= shard.count:
