@@ -331,7 +331,7 @@ class ShardView(Result):
             "dequeue",
             "copies_unsigned",
             of="copies_unsigned",
-            help="1 if copies carry no signature, because an older version began the shard",
+            help="1 if copies carry no signature, because an older checkout began the shard",
         ),
     )
     bounds: dict[str, BoundInForce]

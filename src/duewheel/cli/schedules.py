@@ -211,7 +211,7 @@ def _difference(row: ScheduleDifference) -> str:
 @with_dry_run
 @with_result(needs_kafka=True)
 def move(settings: Settings, topic: str, *, dry_run: bool, output: Printer) -> int:
-    """Move schedules of `recur`, a process of earlier versions, to recurring timers.
+    """Move schedules of `recur`, a process of earlier checkouts, to recurring timers.
 
     Each is moved once, however often the command runs.
 

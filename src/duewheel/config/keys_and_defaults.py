@@ -344,7 +344,7 @@ class DequeueSection(Section):
     """The fate of timers above `hot_slot_limit`: they leave with the slot, are spread over
     `hot_slot_window`, or become dead letters (docs/flow.md)."""
     hot_slot_limit: Annotated[int, Field(ge=1)] = 10_000
-    """How many timers of a timer topic leave with their slot; more are held back in part."""
+    """The timers of a timer topic in a slot above which a part is held back."""
     hot_slot_window: Duration = timedelta(minutes=1)
     """The time over which the excess is spread; at most `timer.roll_window` less a slot."""
     compression: Codec = "none"
@@ -384,8 +384,9 @@ class ShardSection(Section):
     count: Annotated[int, Field(ge=1)] = 1
     """The number of shards; `duewheel reshard` changes it."""
     take_over_after: Duration = timedelta(seconds=10)
-    """A standby, or an empty data directory, takes over from an owner that has written nothing for
-    this long by the brokers' clock. A live owner writes its progress every 2 s."""
+    """A standby, an empty data directory, or a copy of the owner's takes over from an owner that
+    has written nothing for this long by the brokers' clock. A live owner writes its progress every
+    2 s."""
 
 
 class AuditSection(Section):
