@@ -398,6 +398,9 @@ def test_a_transaction_for_a_hundred_new_topics(
     admin.create_topics({t: {"num_partitions": 1} for t in topics}, wait_for_metadata=True)
     publisher = make()
     publisher.start()
+    # Rows for a partition without a log would be parked.
+    places = [(topic, 0) for topic in topics]
+    wait_until(lambda: len(publisher.log_ends(places)) == len(places), "no logs")
     # Asking for one after another takes more than 30 s, and as much again at each new attempt.
     publish(publisher, [Message(t, t.encode()) for t in topics], progress(1))
     assert slot_of(publisher.start()) == 1

@@ -192,7 +192,7 @@ def test_lists_keep_and_decode_no_message(
     applied: Callable[..., list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    count, size = 64, 64 << 10
+    count, size = 64, 32 << 10
     for topic in ("timers", "others"):
         for n in range(count // 2):
             headers = [("a", b"x" * 1_000)] * 20
