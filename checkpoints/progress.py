@@ -16,7 +16,8 @@ up to r, that is o < c and s <= r; or placed in the half-delivered slot and out 
 (s = r + 1, or s <= r and o >= c), and o < d and o < c1. Every other message is pending. A message
 below the oldest settings epoch (config_epochs.py) is done, although its slot is unknown.
 
-Rows with held copies are out: `held` has the position of the copies (held_copies.py).
+Rows with held copies are out: `held` has the position of the copies (held_copies.py). `queues`:
+rate_queues.py.
 
 The partitions of a shard are at the same slot, unless they came from different shards: then each
 keeps its own r, c, … until the shard has come to that r.
@@ -38,6 +39,7 @@ from duewheel.checkpoints.delivered import is_out, placed_slots
 from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
 from duewheel.checkpoints.packed_columns import NULL, packed, unpacked
+from duewheel.checkpoints.rate_queues import Queues, queues_from, queues_json
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import TopicPartition, is_retired
@@ -110,6 +112,7 @@ class Progress:
     # Kafka's ids of the timer topics with these offsets; a topic may be missing.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[TopicPartition, Held] = field(default_factory=dict)
+    queues: Queues = field(default_factory=dict)  # of targets with a rate
 
     @property
     def topics(self) -> set[str]:
@@ -179,6 +182,7 @@ class Progress:
                 "sealed_for": self.sealed_for,
                 "topic_ids": dict(self.topic_ids),
                 "held": [[*p, of.start_offset, of.copies] for p, of in sorted(self.held.items())],
+                "queues": queues_json(self.queues),
             },
             separators=(",", ":"),
             sort_keys=True,
@@ -243,6 +247,7 @@ class Progress:
                 None if sealed_for is None else integer(sealed_for),
                 names_from(raw["topic_ids"]),
                 _held_from(raw.get("held", [])),
+                queues_from(raw.get("queues", {})),
             )
         except MISSHAPEN as error:
             raise RecoveryRefused(f"the progress record cannot be read: {error}") from error

@@ -96,6 +96,8 @@ class TimerBatch:
     roll_times: Int32  # how often the timer has been rolled
     # How often in a row it was parked, or waited as a dead letter; at least 1 if it was spread
     retries: Int32
+    # Its turn, by the clock of its target's queue (wheel/policies/rate.py); ANY_TIME without one
+    turn_ms: Int64
     level: Int32  # the DELAY level that requested its due time, 0 for none
     timestamp_ms: Int64  # of the record; a timer due more than the roll window later is rolled
     # Of a chase, the last slot delivered in full when it was written, else NO_SLOT
@@ -118,7 +120,7 @@ class TimerBatch:
         text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
         return cls(
             *([], no32, no64, no64, no64, no64, [], no32, no, no, no64, [], no32, no32, no32, no64),
-            *(text, text, text, no32, no32, no32, no32, no64, no64, no32, no, no, no, no),
+            *(text, text, text, no32, no32, no32, no64, no32, no64, no64, no32, no, no, no, no),
         )
 
     def __len__(self) -> int:
@@ -208,6 +210,7 @@ class Deliveries:
     header_count: Int32
     roll_times: Int32
     retries: Int32  # as in TimerBatch
+    turn_ms: Int64  # as in TimerBatch; of a row that returns, the turn of its copy
     level: Int32
     dead_letter: Bool  # the row is a dead letter: of the added headers it gets TIMER_SOURCE only
     # The row is a copy on its way back to its timer topic, rolled, waiting or a chase: its
@@ -229,7 +232,7 @@ class Deliveries:
         text: pa.LargeBinaryArray = pa.array([], pa.large_binary())
         return cls(
             *([], no32, no32, no32, no64, [], no32, no64, text, text, text, text),
-            *(no32, no32, no32, no32, no, no, no64, [], no32, no),
+            *(no32, no32, no32, no64, no32, no, no, no64, [], no32, no),
         )
 
     def __len__(self) -> int:

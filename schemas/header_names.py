@@ -51,6 +51,7 @@ RECURRING_ID_BYTES_MAX = 200  # so that the id of a firing, ID@INSTANT, fits the
 ORIGIN = "TIMER_ORIGIN"  # offset of the timer's first copy, in the same partition
 NOT_BEFORE_MS = "TIMER_NOT_BEFORE_MS"  # of a waiting one: it is not delivered earlier
 RETRIES = "TIMER_RETRIES"  # how often in a row it was parked; at least 1
+TURN_MS = "TIMER_TURN_MS"  # of one that waits for the rate of its target: its turn in that queue
 REQUESTED_LEVEL = "TIMER_LEVEL"  # the level that requested the due time, if one did
 LETTER = "TIMER_DEAD_LETTER"  # of a dead letter that waits for its topic: it stays one
 COPY_MAC = "TIMER_COPY_MAC"  # the last one, and of chases, too: duewheel has written it
@@ -94,7 +95,7 @@ DELIVERED = (SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES, LATENESS_MS)
 SERVICE = frozenset(
     {
         *(SOURCE, DUE_MS, ROLL_TIMES, LATENESS_MS, ANSWER, ERROR_CODE, ERROR),
-        *(ORIGIN, NOT_BEFORE_MS, RETRIES, REQUESTED_LEVEL, LETTER),
+        *(ORIGIN, NOT_BEFORE_MS, RETRIES, TURN_MS, REQUESTED_LEVEL, LETTER),
         *(CHASE_SLOT, CHASE_FLAGS, COPY_MAC),
     }
 )
@@ -142,7 +143,8 @@ class Request(IntEnum):
     ROLL_TIMES = auto()  # counts beside ORIGIN only: without it an earlier delivery has added it
     NOT_BEFORE = auto()  # these three beside ORIGIN only
     RETRIES = auto()
-    REQUESTED_LEVEL = auto()  # beside ORIGIN only
+    TURN = auto()  # these two beside ORIGIN only
+    REQUESTED_LEVEL = auto()
     LETTER = auto()  # only as the last header of a dead letter that waits
     CHASE_SLOT = auto()  # these two beside CANCEL and ORIGIN only
     CHASE_FLAGS = auto()
@@ -187,6 +189,7 @@ REQUEST: dict[str, Request] = {
     ROLL_TIMES: Request.ROLL_TIMES,
     NOT_BEFORE_MS: Request.NOT_BEFORE,
     RETRIES: Request.RETRIES,
+    TURN_MS: Request.TURN,
     REQUESTED_LEVEL: Request.REQUESTED_LEVEL,
     LETTER: Request.LETTER,
     CHASE_SLOT: Request.CHASE_SLOT,
@@ -198,7 +201,7 @@ RECURRENCE = tuple(Request(number) for number in range(Request.CRON, Request.PAU
 COPY_ONLY = frozenset(
     {
         *(Request.ORIGIN, Request.ROLL_TIMES, Request.NOT_BEFORE, Request.RETRIES),
-        *(Request.REQUESTED_LEVEL, Request.LETTER),
+        *(Request.TURN, Request.REQUESTED_LEVEL, Request.LETTER),
         *(Request.CHASE_SLOT, Request.CHASE_FLAGS, Request.COPY_MAC),
     }
 )

@@ -235,9 +235,8 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
         header_count=header_count,
         roll_times=copy.roll_times,
         retries=copy.retries,
-        level=np.where(placed, np.maximum(requests.due.level, copy.level), NO_LEVEL).astype(
-            np.int32
-        ),
+        turn_ms=copy.turn_ms,
+        level=_levels(requests.due.level, copy.level, placed),
         timestamp_ms=records.timestamp_ms,
         chase_slot=copy.chase_slot,
         chase_flags=copy.chase_flags,
@@ -247,6 +246,10 @@ def parse_with_columns(records: KafkaRecords, contract: Contract) -> tuple[Timer
         keeps=requests.cancels.keeps & ~rejected,
     )
     return batch, columns
+
+
+def _levels(requested: Int32, of_copy: Int32, placed: Bool) -> Int32:
+    return np.where(placed, np.maximum(requested, of_copy), NO_LEVEL).astype(np.int32)
 
 
 def _with_meaning(headers: Headers, contract: Contract) -> Headers:

@@ -281,6 +281,7 @@ class Copies:
     roll_times: Int32  # how often it was rolled
     not_before_ms: Int64  # see TimerBatch
     retries: Int32  # how often it was parked; a spread one counts as parked once
+    turn_ms: Int64  # see TimerBatch
     level: Int32  # that of the first copy's request; NO_LEVEL where the row is no copy
     chase_slot: Int64  # see TimerBatch
     chase_flags: Int32
@@ -309,6 +310,7 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
         np.zeros(count, np.int32),
         np.full(count, ANY_TIME, np.int64),
         np.zeros(count, np.int32),
+        np.full(count, ANY_TIME, np.int64),
         np.full(count, NO_LEVEL, np.int32),
         np.full(count, NO_SLOT),
         np.zeros(count, np.int32),
@@ -322,6 +324,7 @@ def copies(fields: Mapping[Request, Field], offset: Int64, accepted: Bool) -> Co
         (Request.ROLL_TIMES, result.roll_times, COUNT_MAX),
         (Request.NOT_BEFORE, result.not_before_ms, SATURATED),
         (Request.RETRIES, result.retries, COUNT_MAX),
+        (Request.TURN, result.turn_ms, SATURATED),
         (Request.REQUESTED_LEVEL, result.level, LEVEL_MAX),
         (Request.CHASE_SLOT, result.chase_slot, SATURATED),
         (Request.CHASE_FLAGS, result.chase_flags, CHASE_FLAG_FOUND | CHASE_FLAG_RESCHEDULE),

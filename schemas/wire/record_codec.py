@@ -136,6 +136,11 @@ def waiting_headers(not_before_ms: Int64, retries: Int32) -> Column:
     )
 
 
+def turn_header(turn_ms: Int64) -> Column:
+    """The header of a copy that waits for the rate of its target, encoded."""
+    return join(header_name(names.TURN_MS), *framed(decimals(turn_ms)))
+
+
 def letter_headers(origin_offset: Int64, not_before_ms: Int64, retries: Int32) -> Column:
     """The last headers of a dead letter that waits, encoded: one for each of LETTER_END."""
     return join(

@@ -104,6 +104,7 @@ def rows(first: int, number: Int64, due_ms: Int64, cancels: Bool) -> TimerBatch:
         header_count=zeros,
         roll_times=zeros,
         retries=zeros,
+        turn_ms=np.full(count, ANY_TIME, np.int64),
         level=np.full(count, NO_LEVEL, np.int32),
         timestamp_ms=due_ms,
         chase_slot=np.full(count, NO_SLOT),

@@ -282,6 +282,7 @@ def timer_records(number: Int64, due_ms: Int64, kind: Kind = Kind.TIMERS) -> Del
         header_count=zeros + 2 + len(_USER_HEADERS) + (name is not None),
         roll_times=zeros,
         retries=zeros,
+        turn_ms=np.full(count, ANY_TIME),
         level=zeros,
         dead_letter=np.zeros(count, np.bool_),
         is_copy=np.ones(count, np.bool_),

@@ -98,6 +98,7 @@ def timers(rng: np.random.Generator, slot: np.ndarray, first_offset: int) -> Tim
         header_count=zeros + 3,
         roll_times=zeros,
         retries=zeros,
+        turn_ms=np.full(count, ANY_TIME, np.int64),
         level=zeros,
         timestamp_ms=due_ms,
     )

@@ -58,6 +58,7 @@ SAMPLES = {
     "TIMER_ORIGIN": b"17",
     "TIMER_ROLL_TIMES": b"2",
     "TIMER_NOT_BEFORE_MS": b"1800000000250",
+    "TIMER_TURN_MS": b"1800000000250",
     "TIMER_RETRIES": b"4",
     "TIMER_SOURCE": b"orders.delayed-0@17",
     "trace": b"0123456789abcdef",

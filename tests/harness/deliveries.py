@@ -47,6 +47,7 @@ def plain_deliveries(count: int) -> Deliveries:
         header_count=zeros,
         roll_times=zeros,
         retries=zeros,
+        turn_ms=np.full(count, ANY_TIME),
         level=zeros,
         dead_letter=np.zeros(count, np.bool_),
         is_copy=np.zeros(count, np.bool_),
@@ -69,8 +70,9 @@ def judged(
     count = len(deliveries)
     slots = np.full(count, slot_of(now_ms, PRECISION_MS) if slot is None else slot)
     ranks = np.arange(count) if rank is None else rank
-    due_rows = DueRows(deliveries, slots, ranks, PRECISION_MS, window_ms, now_ms)
-    return postponed(due_rows, policies)
+    pending = np.ones(count, np.bool_)
+    due_rows = DueRows(deliveries, slots, ranks, PRECISION_MS, window_ms, now_ms, pending, {})
+    return postponed(due_rows, policies)[0]
 
 
 def rows(targets: Sequence[str], partitions: Sequence[int]) -> Deliveries:

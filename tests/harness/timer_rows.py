@@ -130,6 +130,7 @@ def timer_batch(timers: Sequence[TimerRow]) -> TimerBatch:
         header_count=count + np.array([len(timer.tags) for timer in timers], np.int32),
         roll_times=np.zeros(len(timers), np.int32),
         retries=np.zeros(len(timers), np.int32),
+        turn_ms=np.full(len(timers), ANY_TIME),
         level=np.array([timer.level for timer in timers], np.int32),
         timestamp_ms=np.array(
             [t.due_ms if t.timestamp_ms is None else t.timestamp_ms for t in timers], np.int64

@@ -55,6 +55,7 @@ class PlainRow:
     rolls: int = 0
     not_before_ms: int = ANY_TIME
     retries: int = 0
+    turn_ms: int = ANY_TIME
     is_timer: bool = True
     cancels: bool = False
     keeps: bool = False
@@ -347,6 +348,12 @@ class Reading:
         rolls = min(rolled, 65_535) if rolled is not None and rolled >= 0 else 1
         return self.offset if origin == -1 else origin, rolls
 
+    @property
+    def turn_ms(self) -> int:
+        """In the queue of its target; ANY_TIME without one."""
+        turn = number(self.asked.get(Request.TURN))
+        return ANY_TIME if turn is None or turn < 0 or not self.copy else turn
+
     def parking(self) -> tuple[int, int] | None:
         """Not before, and how often it was parked; None if what is said cannot be."""
         if not self.asked.keys() & {Request.NOT_BEFORE, Request.RETRIES}:
@@ -493,6 +500,7 @@ class Reading:
             rolls=copy[1],
             not_before_ms=waiting[0],
             retries=waiting[1],
+            turn_ms=self.turn_ms,
             cancels=self.if_pending != b"keep"
             and (self.flag == b"true" or self.key_id is not None or self.if_pending is not None),
             keeps=self.if_pending == b"keep",
@@ -556,6 +564,7 @@ def check(
         assert (batch.offset[i], batch.origin_offset[i]) == (i + first_offset, row.origin)
         assert batch.roll_times[i] == row.rolls
         assert (batch.not_before_ms[i], batch.retries[i]) == (row.not_before_ms, row.retries)
+        assert batch.turn_ms[i] == row.turn_ms
         assert batch.timestamp_ms[i] == record.timestamp_ms
         assert (batch.recurring[i], batch.seed[i]) == (row.recurring, row.seed), (record, row)
 

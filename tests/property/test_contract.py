@@ -86,6 +86,7 @@ sound_headers = st.fixed_dictionaries(
         "TIMER_DEL_UNIQKEY": st.binary(min_size=1, max_size=20),
         "TIMER_ORIGIN": st.integers(-2, 20).map(lambda n: b"%d" % n),
         "TIMER_ROLL_TIMES": st.integers(-1, 70_000).map(lambda n: b"%d" % n),
+        "TIMER_TURN_MS": st.integers(0, 2 * NOW_MS).map(lambda n: b"%d" % n),
         "TIMER_NOT_BEFORE_MS": st.integers(0, 2 * NOW_MS).map(lambda n: b"%d" % n),
         "TIMER_RETRIES": st.integers(0, 70_000).map(lambda n: b"%d" % n),
         "x": header_values,

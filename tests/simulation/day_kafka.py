@@ -303,6 +303,7 @@ class Kafka:
             header_count=content.header_count,
             roll_times=all_of("rolls"),
             retries=np.zeros(len(due_ms), np.int32),
+            turn_ms=np.full(len(due_ms), ANY_TIME),
             level=np.where(rejected, 0, content.level),
             timestamp_ms=all_of("timestamp_ms"),
         )

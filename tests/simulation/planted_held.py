@@ -49,8 +49,8 @@ HELD = {
         "held",
         "the next progress does not say what waits",
         "wheel/dequeue/committer.py",
-        "        self._claimed = replace(self._claimed, held=progress.held)\n",
-        "",
+        "replace(self._claimed, held=progress.held, queues=progress.queues)",
+        "replace(self._claimed, queues=progress.queues)",
     ),
     "held-in-doubt": Planted(
         "refused",

@@ -36,7 +36,7 @@ from duewheel.errors import Displaced, Fenced, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.log.newest import NewestRecord
 from duewheel.kafka.progress.shard_progress import is_yield_requested
 from duewheel.schemas import header_names as names
-from duewheel.schemas.batches import Deliveries, TopicPartition
+from duewheel.schemas.batches import ANY_TIME, Deliveries, TopicPartition
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.wheel.dequeue.partitioner import grouped
 from duewheel.wheel.dequeue.routing import Routed, route
@@ -161,7 +161,8 @@ class Shard:
         if names.NOT_BEFORE_MS not in said:
             return Copy(timer, offset, now_ms, newest.rolls + 1, added=_added(timer, headers))
         not_before_ms = int(said[names.NOT_BEFORE_MS])
-        counts = newest.rolls, not_before_ms, int(said[names.RETRIES])
+        turn_ms = int(said.get(names.TURN_MS, ANY_TIME))
+        counts = newest.rolls, not_before_ms, int(said[names.RETRIES]), turn_ms
         if names.LETTER in said and not timer.rejected:
             timer = as_letter(timer, headers)
         return Copy(timer, offset, now_ms, *counts, added=_added(timer, headers))

@@ -67,6 +67,7 @@ def _parsed(kafka: Kafka, epoch: Epoch, records: KafkaRecords) -> TimerBatch:
         origin_offset=said.origin_offset,
         not_before_ms=said.not_before_ms,
         retries=said.retries,
+        turn_ms=said.turn_ms,
         chase_slot=said.chase_slot,
         chase_flags=said.chase_flags,
         forged=forged_rows(headers, own),

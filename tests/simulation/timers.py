@@ -205,6 +205,7 @@ class Copy:
     rolls: int
     not_before_ms: int = ANY_TIME
     retries: int = 0
+    turn_ms: int = ANY_TIME
     chase_slot: int = NO_SLOT
     chase_flags: int = 0
     added: bytes = b""
@@ -314,6 +315,7 @@ def batch_of(copies: Sequence[Copy], mapped: int) -> TimerBatch:
         header_count=column([len(copy.headers) for copy in copies], np.int32),
         roll_times=column([copy.rolls for copy in copies], np.int32),
         retries=column([copy.retries for copy in copies], np.int32),
+        turn_ms=column([copy.turn_ms for copy in copies]),
         level=column([t.level for t in timers], np.int32),
         timestamp_ms=column([copy.timestamp_ms for copy in copies]),
         chase_slot=column([copy.chase_slot for copy in copies]),

@@ -111,6 +111,7 @@ def reply_rows(
         header_count=own_count + np.where(chased, chase_count, reply_count).astype(np.int32),
         roll_times=nothing,
         retries=nothing,
+        turn_ms=np.full(count, ANY_TIME),
         level=np.full(count, NO_LEVEL, np.int32),
         dead_letter=np.zeros(count, np.bool_),
         is_copy=chased,  # its headers are complete

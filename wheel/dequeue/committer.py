@@ -121,8 +121,8 @@ class Committer:
 
     @property
     def claimed(self) -> Progress:
-        """The progress of this start, with the present held copies, and with the partitions as
-        the start has read them.
+        """The progress of this start, with the present held copies and queues, and with the
+        partitions as the start has read them.
         """
         return self._claimed
 
@@ -166,7 +166,7 @@ class Committer:
         self._publish(prepared, progress, rows)
         self._backoff.succeeded()
         progress = self._with_held(progress)
-        self._claimed = replace(self._claimed, held=progress.held)
+        self._claimed = replace(self._claimed, held=progress.held, queues=progress.queues)
         self.committed, self._committed_at_ms = progress, self._clock.boottime_ms()
         self._report(prepared, self._clock.boottime_ms() - begun_ms)
         self.delivered_rows += rows

@@ -112,6 +112,7 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
         header_count=prefix["header_count"].astype(np.int32),
         roll_times=prefix["roll_times"].astype(np.int32),
         retries=prefix["retries"].astype(np.int32),
+        turn_ms=messages.turn_ms,
         level=level_of(chunk.records["magic"]),
         dead_letter=(prefix["flags"] & FLAG_DEAD_LETTER) != 0,
         is_copy=np.zeros(len(rolled), np.bool_),

@@ -33,6 +33,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -102,7 +103,8 @@ class Loop:
             stopping,
             config.chunk_partitions,
         )
-        self._chunks = Pipeline(directory, publisher.prepare, config, threads)
+        queues = started.committed.queues
+        self._chunks = Pipeline(directory, publisher.prepare, config, queues, threads)
         self._linker = Linker(directory)
         self._bounds = BoundsKeeper(directory.path, directory.fs, publisher, clock)
         self._replies = CancelReplies(
@@ -329,7 +331,8 @@ class Loop:
         reached = self.position.after(chunk.delivered_after, chunk.ends, chunk.half_rows)
         begun_ms = self._clock.boottime_ms()
         try:
-            self._commits.commit(chunk.prepared, self._progress(reached), chunk.rows)
+            progress = replace(self._progress(reached), queues=chunk.queues)
+            self._commits.commit(chunk.prepared, progress, chunk.rows)
         except TooLarge:
             self._chunks.divide(chunk, self._clock.boottime_ms() - begun_ms)
             return False

@@ -42,6 +42,7 @@ from typing import Any
 import numpy as np
 
 from duewheel.checkpoints.delivered import is_out
+from duewheel.checkpoints.rate_queues import Queues
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import DROPPED, Deliveries, TopicPartition, topic_numbers
 from duewheel.threads import Worker
@@ -70,6 +71,7 @@ class PreparedChunk:
         ends: if the slot after it is half delivered, the offset after its last row, by source
             partition of this chunk; else None.
         half_rows: how many rows of that slot are out then, by timer topic of this chunk.
+        queues: of targets with a rate, after the chunk that this one is, or is a part of.
     """
 
     prepared: Prepared
@@ -79,6 +81,7 @@ class PreparedChunk:
     rank: Int64
     ends: Mapping[TopicPartition, int] | None
     half_rows: Mapping[str, int]
+    queues: Queues
 
     @property
     def rows(self) -> int:
@@ -145,12 +148,15 @@ class Pipeline:
         directory: DataDirectory,
         prepare: Callable[[Deliveries], Prepared],
         config: DequeueConfig,
+        queues: Queues,
         threads: Threads = THREADS,
     ) -> None:
+        """`queues`: those of the progress."""
         self._directory = directory
         self._prepare = prepare
         self._bounds = (config.chunk_records, config.chunk_bytes)
         self._config = config
+        self._queues = queues  # after the newest chunk that was asked for
         self._threads = threads
         self._range: _Range | None = None
         self._stages: _Stages | None = None
@@ -213,7 +219,7 @@ class Pipeline:
         assert slots is not None
         parts = list(itertools.pairwise([0, *cuts, ready.rows]))
         self._ready.extendleft(
-            self._prepared(slots, whole.part(first, end), rank[first:end])
+            self._prepared(slots, whole.part(first, end), rank[first:end], ready.queues)
             for first, end in reversed(parts)
         )
 
@@ -288,13 +294,19 @@ class Pipeline:
                 precision_ms=geometry.precision_ms,
                 window_ms=geometry.window_ms,
                 now_ms=slots.now_ms,
+                pending=~(_delivered(slots, whole) | is_cancelled(chunk.records)),
+                queues=self._queues,
             )
-            whole = replace(whole, deliveries=postponed(rows, config.policies))
+            deliveries, self._queues = postponed(rows, config.policies)
+            whole = replace(whole, deliveries=deliveries)
+        queues = self._queues
         for decoded in split_by_limits(whole, config.chunk_rolls):
             first, end = end, end + len(decoded.chunk)
-            yield self._prepared(slots, decoded, rank[first:end])
+            yield self._prepared(slots, decoded, rank[first:end], queues)
 
-    def _prepared(self, slots: _Range, decoded: DecodedChunk, rank: Int64) -> PreparedChunk:
+    def _prepared(
+        self, slots: _Range, decoded: DecodedChunk, rank: Int64, queues: Queues
+    ) -> PreparedChunk:
         """Drops rows that are cancelled, out, or dropped by a policy, and prepares the others."""
         deliveries = decoded.deliveries
         pending = ~_delivered(slots, decoded)
@@ -318,6 +330,7 @@ class Pipeline:
             rank,
             _ends(decoded),
             _half_rows(decoded, rank, pending),
+            queues,
         )
 
 

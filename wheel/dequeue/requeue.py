@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from duewheel.schemas.arrays import Bool, Int32, Int64
-from duewheel.schemas.batches import Deliveries, topic_numbers
+from duewheel.schemas.batches import ANY_TIME, Deliveries, topic_numbers
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, join, take
 from duewheel.schemas.hashing import order_hashes
 from duewheel.schemas.request.request_columns import COUNT_MAX
@@ -38,6 +38,7 @@ from duewheel.schemas.wire.record_codec import (
     NO_ORIGIN,
     copy_headers,
     letter_headers,
+    turn_header,
     waiting_headers,
 )
 
@@ -68,7 +69,9 @@ def waiting_copies(
     # A postponed row has not failed: if it counted, its first wait for a target would be longer.
     retries = np.where(parked, _retries(deliveries), np.maximum(deliveries.retries, 1))
     waiting = waiting_headers(not_before_ms, retries.astype(np.int32))
-    return _to_source(deliveries, rows, join(headers, waiting), count + 2)
+    has_turn = deliveries.turn_ms != ANY_TIME
+    turn = choose(has_turn, turn_header(deliveries.turn_ms), EMPTY)
+    return _to_source(deliveries, rows, join(headers, waiting, turn), count + 2 + has_turn)
 
 
 def waiting_letters(deliveries: Deliveries, rows: Bool, now_ms: int, wait_ms: Waits) -> Deliveries:

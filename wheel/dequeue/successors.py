@@ -177,6 +177,7 @@ def _successors(deliveries: Deliveries, split: _Split, source: Int64) -> Deliver
             not_before_ms=np.full(len(rows), ANY_TIME),
             policy=np.full(len(rows), NO_POLICY, np.int32),
             retries=np.zeros(len(rows), np.int32),
+            turn_ms=np.full(len(rows), ANY_TIME),
         )
     )
     return replace(copies, source=own)

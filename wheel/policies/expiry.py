@@ -16,12 +16,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, DROPPED, NEVER
 from duewheel.schemas.header_names import EXPIRES_MS
 from duewheel.schemas.request.header_values import parse_instants
 from duewheel.schemas.wire.record_reader import header_values
-from duewheel.wheel.policies.policy import DueRows
+from duewheel.wheel.policies.policy import DueRows, Later
 
 _HEADERS_MAX = 1_000  # of a row that is read: each takes a microsecond, beside everybody's timers
 
@@ -38,7 +37,7 @@ class Expiry:
         "`expires_after` of its timer topic permits"
     )
 
-    def not_before_ms(self, rows: DueRows) -> Int64 | None:
+    def later(self, rows: DueRows) -> Later | None:
         """Forbids or drops each row that has expired."""
         deliveries, expired = rows.deliveries, np.zeros(len(rows.slot), np.bool_)
         own, texts = header_values(
@@ -54,4 +53,4 @@ class Expiry:
         if not expired.any():
             return None
         dropped = rows.by_topic(dict.fromkeys(self.drop, DROPPED), NEVER)
-        return np.where(expired, dropped, ANY_TIME)
+        return Later(np.where(expired, dropped, ANY_TIME))

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER
-from duewheel.wheel.policies.policy import HALF_BITS, DueRows, spread_ms
+from duewheel.wheel.policies.policy import HALF_BITS, DueRows, Later, spread_ms
 
 Action = Literal["spread", "dead-letter"]
 Float64 = npt.NDArray[np.float64]
@@ -49,7 +49,7 @@ class HotSlots:
     name: ClassVar = "hot_slot"
     refusal: ClassVar = "more timers were due with it than `dequeue.hot_slot_limit` lets leave"
 
-    def not_before_ms(self, rows: DueRows) -> Int64 | None:
+    def later(self, rows: DueRows) -> Later | None:
         """Computes the instants of the rows in excess: see the module's head."""
         spread_or_parked = rows.deliveries.retries > 0
         candidates = np.flatnonzero((rows.rank > self.limit) & ~spread_or_parked)
@@ -64,7 +64,7 @@ class HotSlots:
             instants[chosen] = (rows.slot[chosen] + 1) * rows.precision_ms + later_ms
         else:
             instants[chosen] = NEVER
-        return instants
+        return Later(instants)
 
     def probability(self, rank: Int64) -> Float64:
         """Computes the probability that the row of each rank is in excess."""

@@ -21,8 +21,9 @@ Rules for a policy:
   lets leave may overtake them, as one that is due in the slot of their instant or of a hop may.
 - Rows with the same instant share a slot: a policy that ends at one instant for all spreads them
   (`spread_ms`).
-- It is pure: its instants follow from the rows alone. A transaction that is aborted is tried
-  again with the same instants; after a kill `now_ms` is later.
+- It is pure: its instants follow from the rows alone, and from the queues that the chunk before
+  has left. A transaction that is aborted is tried again with the same instants; after a kill
+  `now_ms` is later, and the queues are those of the last transaction.
 
 Rolled copies and dead letters are on their way already: no policy is asked about them.
 """
@@ -31,13 +32,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from duewheel.checkpoints.rate_queues import Queues
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.schemas.batches import NEVER, NO_POLICY, Deliveries, PolicyLabel
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_POLICY, Deliveries, PolicyLabel
 from duewheel.schemas.columns import take
 from duewheel.schemas.hashing import order_hashes
 from duewheel.wheel.slots import slot_of
@@ -62,6 +64,8 @@ class DueRows:
     window_ms: int  # the roll window: the longest wait of one copy
     # When their range was closed, by this host's clock while the brokers' agrees (clock_guard.py)
     now_ms: int
+    pending: Bool  # neither cancelled, nor out already, as after a kill
+    queues: Queues
 
     def by_topic(self, values: Mapping[str, int], otherwise: int) -> Int64:
         """Returns for each row the value of its timer topic."""
@@ -77,6 +81,14 @@ class DueRows:
         return mixed ^ (mixed >> np.uint64(31))
 
 
+class Later(NamedTuple):
+    """The answer of a policy."""
+
+    not_before_ms: Int64  # the instant of each row, as the module's head says
+    turn_ms: Int64 | None = None  # of each row that waits in a queue
+    queues: Queues | None = None  # after these rows; None: as before
+
+
 class Policy(Protocol):
     """One rule. Only one thread asks it."""
 
@@ -90,8 +102,8 @@ class Policy(Protocol):
         """The sentence of its dead letters; empty if it forbids no row."""
         ...
 
-    def not_before_ms(self, rows: DueRows) -> Int64 | None:
-        """Computes the instant of each row, as the module's head says; None: all leave now."""
+    def later(self, rows: DueRows) -> Later | None:
+        """Computes when each row leaves; None: all leave now."""
         ...
 
 
@@ -100,14 +112,19 @@ def spread_ms(key_bits: Uint64, window_ms: int) -> Int64:
     return (((key_bits & _HALF_MASK) * np.uint64(window_ms)) >> HALF_BITS).astype(np.int64)
 
 
-def postponed(rows: DueRows, policies: Sequence[Policy]) -> Deliveries:
-    """Returns the deliveries, each with the latest instant of all policies, and the policy."""
-    deliveries = rows.deliveries
+def postponed(rows: DueRows, policies: Sequence[Policy]) -> tuple[Deliveries, Queues]:
+    """Returns the deliveries, each with the latest instant of all policies, and the policy; and
+    the queues after them.
+    """
+    deliveries, queues, none = rows.deliveries, rows.queues, np.full(len(rows.slot), ANY_TIME)
+    if (deliveries.turn_ms != ANY_TIME).any():
+        deliveries = replace(deliveries, turn_ms=none)  # a row that leaves has none any more
     labels = [PolicyLabel(policy.name, policy.refusal) for policy in policies]
     for number, policy in enumerate(policies):
-        instants = policy.not_before_ms(rows)
-        if instants is None:
+        answer = policy.later(rows)
+        if answer is None:
             continue
+        instants, queues = answer.not_before_ms, answer.queues or queues
         if not deliveries.policies:
             deliveries = replace(deliveries, policies=labels)
         later = (instants > deliveries.not_before_ms) & ~deliveries.is_copy
@@ -117,12 +134,15 @@ def postponed(rows: DueRows, policies: Sequence[Policy]) -> Deliveries:
             deliveries,
             not_before_ms=np.where(later, instants, deliveries.not_before_ms),
             policy=np.where(later, number, deliveries.policy).astype(np.int32),
+            turn_ms=np.where(
+                later, none if answer.turn_ms is None else answer.turn_ms, deliveries.turn_ms
+            ),
         )
     back = returning(deliveries)
     if back.any():
         instants = np.where(back, _hops(deliveries.not_before_ms, rows), deliveries.not_before_ms)
         deliveries = replace(deliveries, not_before_ms=instants)
-    return deliveries
+    return deliveries, queues
 
 
 def _hops(instants: Int64, rows: DueRows) -> Int64:

@@ -28,14 +28,14 @@ hour's log, and the cancel in the timer topic:
      8 i8 offset      of the cancel in its partition, which is the timer's
     16 i8 position    of the timer's record in timerlog/<hour>
 
-Positions are relative to the hour's own file. A stored message is this prefix, then the timer id
-(if it is not the default one), the name of the target topic, key_value, and headers (see
-schemas/batches.py). Each message has the name itself: producers choose names, so a table of them
-would grow without bound.
+Positions are relative to the hour's own file. A stored message is this prefix, then the turn
+(i8, of the rows that have one), the timer id (if it is not the default one), the name of the target
+topic, key_value, and headers (see schemas/batches.py). Each message has the name itself: producers
+choose names, so a table of them would grow without bound.
 
      0 u4 crc               CRC-32C of the log record, then of the stored message with crc = 0
      4 u2 flags             1 = dead letter, 2 = reschedule, 4 = seed of a recurring timer,
-                           8 = keep
+                           8 = keep, 16 = it has a turn
      6 u2 id_size
      8 i8 source_offset    16 i8 origin_offset    24 i8 due_ms
     32 i4 source_topic     36 i4 source_partition       (id of the `topics` file)
@@ -100,6 +100,7 @@ RECORD_BYTES = RECORD.itemsize
 ENTRY_BYTES = ENTRY.itemsize
 Entries = npt.NDArray[np.void]  # of dtype ENTRY
 PREFIX_BYTES = PREFIX.itemsize
+TURN = np.dtype(">i8")
 assert (RECORD_BYTES, ENTRY_BYTES, PREFIX_BYTES) == (52, 32, 64)
 _LINK = struct.Struct(">4xq32xI4x")  # of a record: prev_pos, and the upper half of reserved
 assert _LINK.size == RECORD_BYTES
@@ -122,6 +123,7 @@ FLAG_DEAD_LETTER = 1
 FLAG_RESCHEDULE = 2  # a timer that cancels the earlier ones of its id
 FLAG_KEEP = 8  # a timer that is dropped if an earlier one of its id is pending
 FLAG_SEED = 4  # the user's record of a recurring timer: it fires nothing
+FLAG_TURN = 16  # a copy that waits for the rate of its target
 
 NO_POSITION = -1  # prev_pos of a slot's first record
 

@@ -22,8 +22,15 @@ from duewheel.checkpoints.fs import HOST_FS, FileSystem, read_into
 from duewheel.errors import CorruptFile
 from duewheel.schemas import columns
 from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import ANY_TIME
 from duewheel.schemas.columns import Column
-from duewheel.wheel.storage.byte_layouts import PREFIX, PREFIX_BYTES, as_appended
+from duewheel.wheel.storage.byte_layouts import (
+    FLAG_TURN,
+    PREFIX,
+    PREFIX_BYTES,
+    TURN,
+    as_appended,
+)
 from duewheel.wheel.storage.hour_files import HourFiles
 from duewheel.wheel.storage.timer_log import Records
 
@@ -33,7 +40,7 @@ FOLDER = "messages"
 # chunk may have one before each row.
 _GAP_BYTES = 2 * 1024
 _CHECKED_AT_ONCE = 2_000
-_PARTS = 5  # of a message: prefix, id, target, key and value, headers
+_PARTS = 5  # of a message: prefix and turn, id, target, key and value, headers
 
 Prefixes = npt.NDArray[np.void]  # of dtype PREFIX
 
@@ -43,6 +50,7 @@ class StoredMessages:
     """Messages that were read, one row each; columns as in schemas/batches.py."""
 
     prefix: Prefixes
+    turn_ms: Int64  # ANY_TIME: none
     timer_id: Column  # empty for the default id
     target: Column
     key_value: Column
@@ -50,14 +58,16 @@ class StoredMessages:
 
     def take(self, rows: Int64) -> StoredMessages:
         columns_of = (self.timer_id, self.target, self.key_value, self.headers)
-        return StoredMessages(self.prefix[rows], *(columns.take(each, rows) for each in columns_of))
+        texts = (columns.take(each, rows) for each in columns_of)
+        return StoredMessages(self.prefix[rows], self.turn_ms[rows], *texts)
 
 
 def joined(parts: Sequence[StoredMessages]) -> StoredMessages:
     """Returns the rows of all parts, in their order."""
     texts = zip(*((p.timer_id, p.target, p.key_value, p.headers) for p in parts), strict=True)
     prefix = np.concatenate([part.prefix for part in parts])
-    return StoredMessages(prefix, *(columns.concat(list(each)) for each in texts))
+    turn_ms = np.concatenate([part.turn_ms for part in parts])
+    return StoredMessages(prefix, turn_ms, *(columns.concat(list(each)) for each in texts))
 
 
 def checksums(records: Records, messages: Column) -> npt.NDArray[np.uint32]:
@@ -109,7 +119,8 @@ class MessageStore:
         """
         messages = self._verified(hour, records)
         prefix, bounds = _bounds(messages)
-        return StoredMessages(prefix, *(_part(messages, bounds, place) for place in (1, 2, 3, 4)))
+        texts = (_part(messages, bounds, place) for place in (1, 2, 3, 4))
+        return StoredMessages(prefix, _turns(messages, prefix), *texts)
 
     def read_ids(self, hour: int, records: Records) -> tuple[Prefixes, Column]:
         """As `read`, but returns only the prefixes and the ids; reads whole messages, for their
@@ -176,7 +187,7 @@ class MessageStore:
         """
         offset = int(record["offset_py"])
         prefix = np.frombuffer(self.files.read(hour, offset, PREFIX_BYTES), PREFIX)[0]
-        offset += PREFIX_BYTES + int(prefix["id_size"])
+        offset += int(_head_bytes(prefix)) + int(prefix["id_size"])
         size = min(int(prefix["target_size"]), int(record["size_py"]))
         return bytes(self.files.read(hour, offset, max(size, 0))).decode(errors="replace")
 
@@ -220,13 +231,28 @@ def _bounds(messages: Column) -> tuple[Prefixes, Int64]:
     starts = ends[:-1]
     whole = np.dtype((np.void, PREFIX_BYTES))  # copied at once, not field by field
     prefix: Prefixes = at_every_byte(octets, whole)[starts].view(PREFIX)
-    id_start = starts + PREFIX_BYTES
+    id_start = starts + _head_bytes(prefix)
     target_start = id_start + prefix["id_size"].astype(np.int64)
     key_value_start = target_start + prefix["target_size"].astype(np.int64)
     headers_start = key_value_start + prefix["key_value_size"].astype(np.int64)
     parts = [starts, id_start, target_start, key_value_start, headers_start]
     assert len(parts) == _PARTS
     return prefix, np.append(np.stack(parts, axis=1).ravel(), ends[-1])
+
+
+def _head_bytes(prefix: Prefixes | np.void) -> Int64:
+    """Returns the size of prefix and turn."""
+    has_turn: Int64 = (prefix["flags"] & FLAG_TURN) != 0
+    return PREFIX_BYTES + has_turn * TURN.itemsize
+
+
+def _turns(messages: Column, prefix: Prefixes) -> Int64:
+    """Reads the turns of verified messages."""
+    turn_ms, rows = np.full(len(prefix), ANY_TIME), np.flatnonzero(prefix["flags"] & FLAG_TURN)
+    if len(rows):
+        at = columns.offsets(messages)[rows] + PREFIX_BYTES
+        turn_ms[rows] = at_every_byte(columns.data(messages), TURN)[at]
+    return turn_ms
 
 
 def _part(messages: Column, bounds: Int64, place: int) -> Column:

@@ -13,7 +13,7 @@ import numpy as np
 
 from duewheel.schemas import columns
 from duewheel.schemas.arrays import Bool, Int32, Int64
-from duewheel.schemas.batches import TimerBatch
+from duewheel.schemas.batches import ANY_TIME, TimerBatch
 from duewheel.schemas.columns import Column
 from duewheel.schemas.hashing import topic_hash
 from duewheel.schemas.header_names import CHASE_FLAG_RESCHEDULE
@@ -23,11 +23,13 @@ from duewheel.wheel.storage.byte_layouts import (
     FLAG_KEEP,
     FLAG_RESCHEDULE,
     FLAG_SEED,
+    FLAG_TURN,
     PREFIX,
     PREFIX_BYTES,
     RECORD,
     RECORD_BYTES,
     RUN_RECORDS_MAX,
+    TURN,
     pack_magic,
     pack_reserved,
 )
@@ -81,6 +83,8 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
     prefix["flags"] |= np.where(replaces, FLAG_RESCHEDULE, 0).astype(np.uint16)
     prefix["flags"] |= np.where(batch.keeps, FLAG_KEEP, 0).astype(np.uint16)
     prefix["flags"] |= np.where(batch.seed, FLAG_SEED, 0).astype(np.uint16)
+    has_turn = batch.turn_ms != ANY_TIME
+    prefix["flags"] |= np.where(has_turn, FLAG_TURN, 0).astype(np.uint16)
     prefix["id_size"] = columns.lengths(batch.timer_id)
     prefix["source_offset"] = batch.offset
     prefix["origin_offset"] = batch.origin_offset
@@ -94,7 +98,11 @@ def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
     prefix["header_count"] = batch.header_count
     prefix["roll_times"] = batch.roll_times
     prefix["retries"] = batch.retries
-    return columns.join(as_column(prefix), batch.timer_id, target, batch.key_value, batch.headers)
+    head = as_column(prefix)
+    if has_turn.any():
+        turn = as_column(batch.turn_ms.astype(TURN))
+        head = columns.join(head, columns.choose(has_turn, turn, columns.EMPTY))
+    return columns.join(head, batch.timer_id, target, batch.key_value, batch.headers)
 
 
 def log_records(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from duewheel.api.reasons import REASONS
-from duewheel.api.shard import DiskView, QuotaView, TimerTopicsView, by_partition
+from duewheel.api.shard import DiskView, QuotaView, RateView, TimerTopicsView, by_partition
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
@@ -66,6 +67,19 @@ class ConfiguredFacts(ShardFacts):
             topic: QuotaView(per_second=quota, waiting=waiting[topic])
             for topic, quota in self.settings.timer.by_topic("quota_per_second").items()
         }
+
+    @cached_property
+    def rates(self) -> dict[str, RateView]:
+        """By the newest progress of this directory; a standby has none of its own."""
+        mirror = self.mirror if self.settings.rates else None
+        queues = mirror.progress.queues if mirror else {}
+        views = {}
+        for target, per_second in self.settings.rates.items():
+            queue = queues.get(target)
+            wait_ms = queue.wait_ms(self.now_ms) if queue else 0
+            waiting = math.ceil(wait_ms * per_second / 1_000)
+            views[target] = RateView(per_second=per_second, waiting=waiting, wait_ms=wait_ms)
+        return views
 
     @cached_property
     def disk(self) -> DiskView:

@@ -22,9 +22,8 @@ from tests.harness.deliveries import (
 )
 from tests.simulation.contract_check import decoded
 
-from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_POLICY, Deliveries
-from duewheel.wheel.policies.policy import DueRows, returning
+from duewheel.wheel.policies.policy import DueRows, Later, returning
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import slot_of
 
@@ -42,8 +41,8 @@ class Until:
     def refusal(self) -> str:
         return f"{self.name} forbids it"
 
-    def not_before_ms(self, rows: DueRows) -> Int64 | None:
-        return None if self.instants is None else np.array(self.instants)
+    def later(self, rows: DueRows) -> Later | None:
+        return None if self.instants is None else Later(np.array(self.instants))
 
 
 def due(count: int) -> Deliveries:

@@ -84,6 +84,7 @@ BATCH = TimerBatch(
     header_count=np.array([1, 0], np.int32),
     roll_times=np.array([2, 0], np.int32),
     retries=np.array([3, 0], np.int32),
+    turn_ms=np.full(2, ANY_TIME),
     level=np.array([0, 18], np.int32),
     timestamp_ms=np.array([0, 0]),
     chase_slot=np.array([NO_SLOT, NO_SLOT]),

@@ -13,7 +13,7 @@ from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import TimerBatch
+from duewheel.schemas.batches import ANY_TIME, TimerBatch
 from duewheel.schemas.columns import binary, lengths
 from duewheel.wheel.append.placement import first_of_each
 from duewheel.wheel.storage.byte_layouts import NO_POSITION, PREFIX_BYTES
@@ -86,6 +86,21 @@ def test_a_message_without_anything_but_its_prefix(tmp_path: Path) -> None:
     found = store.read(HOUR, records)
     columns = (found.timer_id, found.target, found.key_value, found.headers)
     assert [column.to_pylist() for column in columns] == [[b"", b""]] * 4
+
+
+def test_turns_come_back_beside_messages_that_have_none(tmp_path: Path) -> None:
+    store, batch = MessageStore(tmp_path), some(4)
+    turn_ms = np.array([ANY_TIME, 2**42, ANY_TIME, -7])
+    turned = replace(batch, turn_ms=turn_ms)
+    before, after = (lengths(stored_messages(each, IDS)) for each in (batch, turned))
+    assert (after - before).tolist() == [0, 8, 0, 8], "without a turn a message has no room for it"
+    records = write(store, turned, np.cumsum(after) - after)
+    found = store.read(HOUR, records[::-1])
+    assert found.turn_ms.tolist() == turn_ms[::-1].tolist()
+    assert found.take(np.array([2, 0])).turn_ms.tolist() == [2**42, -7]
+    assert found.key_value.equals(batch.take(np.array([3, 2, 1, 0])).key_value)
+    for row in range(4):
+        assert store.target(HOUR, records[row]) == batch.targets[batch.target[row]]
 
 
 def test_every_byte_of_a_message_and_of_its_record_is_checked(tmp_path: Path) -> None:
