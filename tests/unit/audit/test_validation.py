@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -40,14 +39,14 @@ TOO_FAR: Headers = [("TIMER_DELAY_SEC", "86401")]
 
 _calls: list[str] = []
 _armed = False
-_earlier: list[threading.Thread] = []  # such as those of clients of earlier tests of this process
 
 
 def _listen(event: str, arguments: tuple[object, ...]) -> None:
+    # Clients of earlier tests of this process may still look for their brokers.
     if (
         _armed
         and event in {"socket.connect", "socket.getaddrinfo", "socket.sendto"}
-        and threading.current_thread() not in _earlier
+        and "127.0.0.1" not in str(arguments)
     ):
         _calls.append(f"{event}{arguments}")
 
@@ -59,7 +58,6 @@ sys.addaudithook(_listen)
 def library() -> Iterator[GreatExpectations]:
     """Set up, and used, while every attempt to reach somebody is written down."""
     global _armed  # noqa: PLW0603
-    _earlier[:] = set(threading.enumerate()) - {threading.current_thread()}
     with pytest.MonkeyPatch.context() as patch:
         # A main module without a file, as a parallel test run has it, is taken by pyspark for a run
         # of its own doctests, and ends the process.
