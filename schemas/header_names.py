@@ -42,6 +42,7 @@ PAUSED = "TIMER_PAUSED"  # it rolls and never fires; the value is a note
 Missed = Literal["skip", "one", "all"]
 MISSED_WORDS: tuple[Missed, ...] = get_args(Missed)
 INTERVAL_MS_MIN = 1_000
+CRON_BYTES_MAX = 100  # the time to parse it rises with them
 # Of a recurring timer, which its writer pays for once: each firing and each copy costs them again.
 RECURRING_HEADERS_MAX = 1_000
 RECURRING_BYTES_MAX = 64 << 10  # of key, value and headers, as encoded

@@ -25,6 +25,7 @@ import pyarrow.compute
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.columns import Column, ascii_text, lengths
 from duewheel.schemas.header_names import (
+    CRON_BYTES_MAX,
     INTERVAL_MS_MIN,
     MISSED_WORDS,
     RECURRENCE,
@@ -47,7 +48,6 @@ INTERVAL = r"^(?P<number>[0-9]{1,12})(?P<unit>|ms|s|m|h|d)$"
 _INTERVAL_MS_MAX = 10**12  # 31 years
 _JITTER_MS_MAX = 86_400_000
 _CRON = r"\A[0-9A-Za-z*,/#-]+(?: [0-9A-Za-z*,/#-]+){4,5}\z"
-_CRON_BYTES_MAX = 100
 _ZONE = r"\A[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*\z"
 _ZONE_BYTES_MAX = 64
 _NOTE_BYTES_MAX = 255
@@ -157,7 +157,7 @@ def _notes(values: Column) -> Bool:
 
 
 _FORMS: Mapping[Request, Callable[[Column], Bool]] = {
-    Request.CRON: _matching(_CRON, _CRON_BYTES_MAX),
+    Request.CRON: _matching(_CRON, CRON_BYTES_MAX),
     Request.ZONE: _matching(_ZONE, _ZONE_BYTES_MAX),
     Request.EVERY: _intervals,
     Request.MISSED: _policies,

@@ -10,12 +10,13 @@ from duewheel.api.model import InstantMs, RequestFields, Result
 from duewheel.api.recurring_time import Missed, RecurringTime
 from duewheel.api.requests import INSTANT, Duration, MessageFields, NumberOrInstant, Topic
 from duewheel.config.instants import parse_instant
+from duewheel.schemas.header_names import CRON_BYTES_MAX
 
 
 class NewSchedule(MessageFields):
     """When a schedule fires, and its message. Give `cron` or `every`."""
 
-    cron: Annotated[str, Field(max_length=100)] | None = Field(
+    cron: Annotated[str, Field(max_length=CRON_BYTES_MAX)] | None = Field(
         default=None, description="five fields, or six with seconds first: '0 8 * * MON-FRI'"
     )
     zone: Annotated[str, Field(max_length=64)] | None = Field(

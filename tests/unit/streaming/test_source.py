@@ -287,7 +287,8 @@ def test_a_lower_limit_of_rows_lowers_the_bytes(tmp_path: Path) -> None:
     assert share.bytes_max == 250  # type: ignore[attr-defined]
 
 
-def test_a_batch_that_ended_early_gives_its_quota_back(tmp_path: Path) -> None:
+def planned_within_quota(tmp_path: Path) -> tuple[Source, Any, int]:
+    """A source with a quota of 100, the ends of its first batch, and how many rows that has."""
     State.create(tmp_path, 50, 1_000).release()
     brokers = Brokers({A: 0}, {A: 10**6})
     source = Source(
@@ -299,24 +300,19 @@ def test_a_batch_that_ended_early_gives_its_quota_back(tmp_path: Path) -> None:
     ends = source.latestOffset(begun, ReadMaxRows(100))
     rows = offsets_from(ends)[0][A]
     assert rows >= 5
+    return source, ends, rows
+
+
+def test_a_batch_that_ended_early_gives_its_quota_back(tmp_path: Path) -> None:
+    source, ends, rows = planned_within_quota(tmp_path)
     EarlyEnds(tmp_path).note({A: rows}, {A: 1}, {})
     again = source.latestOffset(ends, ReadMaxRows(100))
     assert rows <= offsets_from(again)[0][A]
 
 
 def test_the_bytes_of_a_batch_count_for_the_quota_of_its_topic(tmp_path: Path) -> None:
-    State.create(tmp_path, 50, 1_000).release()
-    brokers = Brokers({A: 0}, {A: 10**6})
-    source = Source(
-        {A: 0}, brokers, quotas={"a": 100}, data_dir=str(tmp_path), folder=str(tmp_path)
-    )
-    begun = marks_to({A: 0})
-    source.latestOffset(begun, ReadMaxRows(100))
-    time.sleep(0.05)
-    ends = source.latestOffset(begun, ReadMaxRows(100))
-    rows = offsets_from(ends)[0]
-    assert rows[A] >= 5
-    EarlyEnds(tmp_path).note(rows, {}, {}, (), {"a": 10**6})
+    source, ends, rows = planned_within_quota(tmp_path)
+    EarlyEnds(tmp_path).note({A: rows}, {}, {}, (), {"a": 10**6})
     time.sleep(0.05)
     assert source.latestOffset(ends, ReadMaxRows(100)) == ends, "for hours"
 
