@@ -21,7 +21,6 @@ class Obstacles(NamedTuple):
 
     # by topic: which partitions take no writes, and why; the newest topics
     targets: Mapping[str, str] = MappingProxyType({})
-    transaction: str = ""  # why the transactional id cannot be taken; empty if it can
     # by timer topic: why all of its timers are parked
     timer_topics: Mapping[str, str] = MappingProxyType({})
 

@@ -1,7 +1,8 @@
 """The progress record: how far a shard has delivered, written in the delivering transaction.
 
 A record per shard in the compacted topic `<app>.state`, in the partition <index>, with the key
-`shard-<index>`; its value: packed_columns.py. For a timer partition p there is a row of columns:
+`shard-<index>`; its value: packed_columns.py; a header names the transactional ids, if there are
+several (kafka/progress/shard_progress.py). For a timer partition p there is a row of columns:
 
     r   R, delivered_slot: last slot delivered in full
     c   C, delivered_mark: high-water mark of p when slot r was closed

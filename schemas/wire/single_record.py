@@ -34,12 +34,12 @@ def encode(
     return varint(len(tail)) + tail
 
 
-def single(key: bytes, value: bytes | None) -> Batch:
-    """A batch of one record without headers."""
-    return several([key], value)
+def single(key: bytes, value: bytes | None, headers: Sequence[Header] = ()) -> Batch:
+    """A batch of one record."""
+    return several([key], value, headers)
 
 
-def several(keys: Sequence[bytes], value: bytes | None) -> Batch:
-    """A batch of records with the same value, without headers."""
-    records = b"".join(encode(offset_delta, key, value) for offset_delta, key in enumerate(keys))
+def several(keys: Sequence[bytes], value: bytes | None, headers: Sequence[Header] = ()) -> Batch:
+    """A batch of records with the same value and headers."""
+    records = b"".join(encode(delta, key, value, headers) for delta, key in enumerate(keys))
     return Batch(memoryview(records), len(keys))

@@ -40,10 +40,6 @@ REASONS: Mapping[str, Unready] = {
         "Dequeue is silent: due timers may wait. It waits for Kafka, or its disk.",
         is_without_kafka=True,
     ),
-    "transaction_blocked": Unready(
-        "Kafka cannot end the shard's last transaction: due timers wait.",
-        frozenset({"dequeue_silent", "dequeue_behind"}),
-    ),
     "disk_full": Unready(
         "The disk is nearly full: new timers and cancels wait in Kafka until there is room.",
         _LAG | {"disk"},

@@ -187,7 +187,6 @@ class DequeueView(ProcessView):
         Gauge("dequeue", "floor_ahead_seconds"),
         says="closed until {floor_ms:instant} (in {floor_ahead_ms:about})",
     )
-    transaction_blocked: str | None = Field(description="why no transaction can begin, or empty")
 
 
 class TimerTopicsView(Result):

@@ -47,8 +47,6 @@ def _status(shard: ShardView, now_ms: int, unreachable: str) -> Iterator[Line]:
     yield "ingest", "; ".join([_process(shard.ingest), lag, *phrases(shard.ingest)])
     more = phrases(shard.dequeue) if shard.dequeue.is_alive else ()
     yield "dequeue", "; ".join([_process(shard.dequeue), *more])
-    if shard.dequeue.transaction_blocked:
-        yield "blocked", shard.dequeue.transaction_blocked
     yield from _table("parked for", shard.dequeue.targets_closed or {})
     yield from _table("parked from", shard.dequeue.timer_topics_resting or {})
     if shard.timer_topics is not None:

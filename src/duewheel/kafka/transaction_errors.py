@@ -5,6 +5,7 @@ from __future__ import annotations
 from kafka.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
+    KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     PolicyViolationError,
@@ -14,6 +15,13 @@ from kafka.errors import (
 )
 
 from duewheel.kafka.connect.deadline import DeadlineExceeded
+
+
+class PartitionRefusesId(KafkaError):  # type: ignore[misc]  # kafka-python carries no types
+    """A partition has refused a batch as one of a fenced producer, and the last batch was taken: no
+    other producer has taken the id, but a record in the partition names it with a higher epoch.
+    """
+
 
 OUT_OF_TIME = (DeadlineExceeded, KafkaTimeoutError, RequestTimedOutError)
 FENCED = (InvalidProducerEpochError, ProducerFencedError)  # another producer has taken the id

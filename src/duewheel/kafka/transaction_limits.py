@@ -26,6 +26,8 @@ class TransactionLimits:
         batch_bytes: the intended size of a batch; one partition sends one batch at a time.
         batch_bytes_max: the largest batch, whatever a topic allows. Below the broker's
             socket.request.max.bytes (100 MB unless set).
+        ending_s: how long Kafka may take to end the last transaction of an id until the shard goes
+            on under another id. More than a broker's failure takes to be noticed, 9 s by default.
         stop_s: how long to wait for a dropped producer's thread.
         target_age_s: how long a topic's metadata is cached.
         missing_target_age_s: the same for a topic that does not exist.
@@ -41,6 +43,7 @@ class TransactionLimits:
     transaction_timeout_ms: int = 15_000
     batch_bytes: int = 512 * 1024
     batch_bytes_max: int = 64 * 1024 * 1024
+    ending_s: float = 15.0
     stop_s: float = 5.0
     target_age_s: float = 30.0
     missing_target_age_s: float = 10.0

@@ -56,8 +56,6 @@ def not_ready(facts: ShardFacts, bounds: ReadyBounds) -> dict[str, str]:
             found[f"{name}_silent"] = f"no heartbeat of {name} for {_s(process.silent_ms)}"
         elif name == "ingest":
             found |= _ingest_waits(facts, bounds)
-        if name == "dequeue" and (why := facts.dequeue.transaction_blocked):
-            found["transaction_blocked"] = why
         known = supervised.get(name)
         if known is not None and known.is_failing:
             tried = known.next_try_ms

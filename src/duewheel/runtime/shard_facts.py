@@ -123,10 +123,6 @@ class DequeueFacts(ProcessFacts):
     def paused_selections(self) -> int | None:
         return None if self.paused_timers is None else len(self.paused_timers)
 
-    @property
-    def transaction_blocked(self) -> str | None:
-        return self._obstacles and self._obstacles.transaction
-
 
 def _end_of(pause: PauseRecord) -> str:
     from duewheel.config.instants import utc_text  # `health` needs none of it

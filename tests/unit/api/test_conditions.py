@@ -34,7 +34,7 @@ def shard(
             "timer_topics": None,
             "open_targets": {},
             "quotas": {"a": {"per_second": 20, "waiting": waiting}},
-            "dequeue": {**process, **unknown, "transaction_blocked": None, **dequeue},
+            "dequeue": {**process, **unknown, **dequeue},
             "disk": {
                 "free_bytes": 1,
                 "min_free_bytes": 1,

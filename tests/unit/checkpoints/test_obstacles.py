@@ -9,7 +9,7 @@ from duewheel.checkpoints.obstacles import FILE_NAME, Obstacles
 
 def test_what_is_written_is_read_and_damage_is_no_obstacle(tmp_path: Path) -> None:
     assert Obstacles.read(tmp_path) == Obstacles()
-    written = Obstacles({"bills": "partitions [0]: no leader"}, "Kafka cannot end it")
+    written = Obstacles({"bills": "no leader"}, {"later": "mails refused a record"})
     written.write(tmp_path)
     assert Obstacles.read(tmp_path) == written
     path = tmp_path / FILE_NAME

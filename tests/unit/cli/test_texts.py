@@ -242,7 +242,6 @@ def a_shard_at_work() -> ShardView:
         "paused_timers": {},
         "targets_closed": {"bills": "partitions [0]: no leader"},
         "timer_topics_resting": {"later": "mails refused a record"},
-        "transaction_blocked": "Kafka cannot end it",
         "closing_blocked": True,
         "clock_skew_ms": 1_500,
         "floor_ms": NOW_MS,
@@ -301,7 +300,6 @@ def test_status_of_a_shard_at_work() -> None:
             "dead letters wait for their topic; 3 copies wait for their partition; closes no slot: "
             "this clock is 1s ahead of Kafka's"
         ),
-        "blocked       Kafka cannot end it",
         "parked for    bills: partitions [0]: no leader",
         "parked from   later: mails refused a record",
         "timer topics  a, b",

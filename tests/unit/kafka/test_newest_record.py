@@ -43,13 +43,13 @@ def found(log: FakeLog, key: bytes, end: int, start: int = 0) -> dict[bytes, New
 
 def test_most_searches_read_the_end_alone() -> None:
     log = FakeLog(b"a", b"a", b"b", b"a", b"b", b"a")
-    assert found(log, b"a", 6) == {b"a": (b"5", 105), b"b": (b"4", 104)}
+    assert found(log, b"a", 6) == {b"a": NewestRecord(b"5", 105), b"b": NewestRecord(b"4", 104)}
     assert log.starts == [4]
 
 
 def test_an_old_record_is_found_further_back_and_at_last_from_the_start() -> None:
     log = FakeLog(b"a", b"b", b"b", b"b", b"b", b"b")
-    assert found(log, b"a", 6)[b"a"] == (b"0", 100)
+    assert found(log, b"a", 6)[b"a"] == NewestRecord(b"0", 100)
     assert log.starts == [4, 2, 0]
 
 
@@ -72,4 +72,4 @@ def test_a_deleted_key_is_found_with_no_value() -> None:
             for records, ends in super().records(ranges):
                 yield [each._replace(value=None) for each in records], ends
 
-    assert found(Deleted(b"a", b"a"), b"a", 2) == {b"a": (b"", 101)}
+    assert found(Deleted(b"a", b"a"), b"a", 2) == {b"a": NewestRecord(b"", 101)}

@@ -94,8 +94,8 @@ def test_the_files_of_another_shard_are_refused(tmp_path: Path, options: list[st
 def test_without_room_no_obstacle_of_the_past_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note_obstacles(tmp_path, Obstacles(transaction="blocked"))
-    assert Obstacles.read(tmp_path) == Obstacles(transaction="blocked")
+    note_obstacles(tmp_path, Obstacles({"bills": "no leader"}))
+    assert Obstacles.read(tmp_path) == Obstacles({"bills": "no leader"})
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -12,7 +12,6 @@ from duewheel.api.reasons import REASONS
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.live_fields import Lag
-from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings, load
@@ -203,23 +202,6 @@ def test_a_full_disk_or_a_missing_planner_stands_for_its_effects(
         assert shard.reasons() == reasons
     shard.locks[Role.INGEST].release()
     assert shard.reasons() == ["ingest_not_running"]
-
-
-def test_a_blocked_transaction_stands_for_its_effects(
-    shard: WatchedDirectory, bounds: ReadyBounds, tmp_path: Path
-) -> None:
-    shard.beat(behind_ms=bounds.behind_ms + 1)
-    assert shard.reasons() == ["dequeue_behind"]
-    Obstacles(transaction="Kafka cannot end it").write(tmp_path)
-    found = not_ready(ShardFacts(shard.state, shard.clock.now_ms()), bounds)
-    assert found == {"transaction_blocked": "Kafka cannot end it"}
-    shard.later(bounds.silence_ms + 1)
-    shard.state.live.beat(Role.INGEST, os.getpid(), shard.clock.now_ms(), 0)
-    shard.note_lag()
-    assert shard.reasons() == ["transaction_blocked"]
-    # A process that has ended can be in no transaction: the run's file has its last reason.
-    shard.locks[Role.DEQUEUE].release()
-    assert "transaction_blocked" not in shard.reasons()
 
 
 def test_what_is_paused_is_no_fault(shard: WatchedDirectory, bounds: ReadyBounds) -> None:

@@ -11,23 +11,20 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import structlog
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import TransactionState
+from kafka import KafkaProducer
 from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.errors import Displaced, DuewheelError, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline, within
 from duewheel.kafka.ledger import producer_internals as internals
-from duewheel.kafka.transaction_errors import FENCED, OUT_OF_TIME
+from duewheel.kafka.transaction_errors import FENCED, OUT_OF_TIME, PartitionRefusesId
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.wire.record_batch import Batch
 
 _REQUEST_BYTES = 16 * 1024 * 1024  # for batches of several partitions; a larger batch goes alone
@@ -39,7 +36,6 @@ _OPTIONS: Mapping[str, Any] = {
     "metrics_enabled": False,
 }
 _BYTES_PER_S = 1 << 20  # a partition that takes a batch slower than this counts as taking none
-_ENDING = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 
 log = structlog.get_logger(__name__)
 
@@ -124,6 +120,8 @@ class TransactionalProducer:
         errors = [outcome.error for outcome in causes_first if outcome.error is not None]
         if errors:
             note(outcomes)
+            if isinstance(errors[0], FENCED) and outcomes[-1].error is None:
+                raise PartitionRefusesId(type(errors[0]).__name__) from errors[0]
             raise errors[0]
         return outcomes[-1].stamp_ms
 
@@ -145,30 +143,6 @@ def doubt_of(error: Exception, text: str) -> PublishDoubt:
     if isinstance(error, OUT_OF_TIME):
         return TransactionTooSlow(text)
     return Displaced(text) if isinstance(error, FENCED) else PublishDoubt(text)
-
-
-def blocked(
-    clients: KafkaClients, admin: KafkaAdminClient, transactional_id: str, deadline: Deadline
-) -> str:
-    """Why an id cannot be taken, if Kafka cannot end its last transaction; else, or without an
-    answer, empty.
-    """
-
-    def ask() -> str:
-        found = admin.describe_transactions([transactional_id])[transactional_id]
-        if found.state not in _ENDING:
-            return ""
-        return (
-            f"Kafka cannot end the last transaction of {transactional_id!r}: it is in "
-            f"{found.state.value}, and one of these partitions refuses its marker: "
-            f"{internals.shown(map(partition_name, found.topic_partitions))}. "
-            f"Correct the topic's settings, then restart broker {found.coordinator_id}, which "
-            "coordinates it, or let another replica lead its partition of __transaction_state"
-        )
-
-    with suppress(DuewheelError):
-        return clients.call(deadline, f"describe {transactional_id}", ask)
-    return ""
 
 
 def open_producer(

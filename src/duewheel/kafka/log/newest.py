@@ -21,6 +21,7 @@ from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.ends import INIT_MAKES_IT
 from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.single_record import Header
 
 # How far before the end to begin. A shard writes at least two offsets a transaction, record and
 # marker: the first step covers 500 transactions at most, the second 50,000.
@@ -32,6 +33,7 @@ class NewestRecord(NamedTuple):
 
     value: bytes
     timestamp_ms: int
+    headers: tuple[Header, ...] = ()
 
 
 def newest_record(
@@ -87,7 +89,7 @@ def newest_by_key(
 ) -> dict[bytes, NewestRecord]:
     """The newest record of every key in ranges of offsets."""
     return {
-        record.key: NewestRecord(record.value or b"", record.timestamp_ms)
+        record.key: NewestRecord(record.value or b"", record.timestamp_ms, tuple(record.headers))
         for records, _ in reader.records(ranges)
         for record in records
         # Held copies are as large as messages, and there may be thousands: no search wants one.

@@ -61,8 +61,8 @@ class KafkaProgressReader:
                 (first,) = reader.offsets([where], EARLIEST).values()
                 found, self._seen = search_newest(reader, where, self._key, (first, end)), None
             if self._key in found:
-                value, at_ms = found[self._key]
-                self._seen = Seen(Progress.decode(value), at_ms)
+                record = found[self._key]
+                self._seen = Seen(Progress.decode(record.value), record.timestamp_ms)
             self._end = end
         return self._seen
 

@@ -1,6 +1,10 @@
-"""The progress of one shard in Kafka: the newest, how old it is, and whether it is to be sealed."""
+"""The progress of one shard in Kafka: the newest, how old it is, whether it is to be sealed, and
+which transactional ids it names (kafka/publish/transactional_ids.py).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from kafka.structs import TopicPartition as KafkaPartition
 
@@ -12,31 +16,47 @@ from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.newest import SEARCH_STEPS, NewestRecord, find_newest, newest_by_key
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
+from duewheel.schemas.wire.record_batch import Batch
+from duewheel.schemas.wire.single_record import Header, single
 
 # The notice of a killed `reshard` stays. Once the progress is newer by this, the notice is ignored:
 # otherwise the shard could never start again.
 _NOTICE_AGE_MS = 60_000
+# A header with the numbers of transactional ids, as b"0,1"; without it there is only the first id.
+_IDS_HEADER, _FIRST_ALONE = "transactional-ids", (0,)
 
 
 class ShardProgress:
-    """Reads the progress of one shard. Not thread-safe."""
+    """Reads the progress of one shard, and encodes it. Not thread-safe.
+
+    Attributes:
+        read_ms: the broker's time of the record that was read last; 0 without one.
+        is_to_yield: whether `reshard` asks the shard to yield, as the last read has shown.
+        ids: the numbers of the transactional ids, as that record names them.
+    """
 
     def __init__(self, clients: KafkaClients, place: KafkaPartition, key: bytes) -> None:
         self._clients = clients
         self.place, self.key = place, key
-        self._read_ms = 0  # the broker's time of the record that was read last
-        self.is_to_yield = False  # `reshard` asked for it, as the last read has shown
+        self.read_ms = 0
+        self.is_to_yield = False
+        self.ids: tuple[int, ...] = _FIRST_ALONE
 
     def read(self, reader: LogReader, *, past_open: bool) -> Progress | None:
         """The newest committed progress; None before the first."""
         newest = find_newest(reader, self.place, self.key, past_open=past_open)
         found = newest.get(self.key)
         if found is None:
-            self._read_ms, self.is_to_yield = 0, False
+            self.read_ms, self.is_to_yield, self.ids = 0, False, _FIRST_ALONE
             return None
-        self._read_ms = found.timestamp_ms
+        self.read_ms, self.ids = found.timestamp_ms, _ids_in(found.headers)
         self.is_to_yield = is_yield_requested(found, newest.get(NOTICE_KEY))
         return Progress.decode(found.value)
+
+    def batch(self, progress: Progress, ids: Sequence[int]) -> Batch:
+        """The record of a progress that names these ids."""
+        named: list[Header] = [(_IDS_HEADER, ",".join(map(str, ids)).encode())]
+        return single(self.key, progress.encode(), [] if tuple(ids) == _FIRST_ALONE else named)
 
     def age_ms(self, deadline: Deadline) -> int:
         """How long ago the owner wrote last, by the broker's clock: the progress that was last
@@ -44,7 +64,7 @@ class ShardProgress:
         """
         hidden_ms = self._hidden_write_ms(deadline)
         now_ms = broker_now_ms(self._clients, self.place, deadline)
-        return now_ms - max(self._read_ms, hidden_ms)
+        return now_ms - max(self.read_ms, hidden_ms)
 
     def _hidden_write_ms(self, deadline: Deadline) -> int:
         """When the broker took the newest record that an open transaction hides; 0 if there is
@@ -68,3 +88,8 @@ def is_yield_requested(progress: NewestRecord, notice: NewestRecord | None) -> b
     if notice is None or progress.timestamp_ms - notice.timestamp_ms > _NOTICE_AGE_MS:
         return False
     return is_unfinished_notice(notice.value)
+
+
+def _ids_in(headers: Sequence[Header]) -> tuple[int, ...]:
+    named = dict(headers).get(_IDS_HEADER)
+    return tuple(map(int, named.split(b","))) if named else _FIRST_ALONE

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from kafka import KafkaAdminClient
-from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.kafka.connect.deadline import Deadline
@@ -27,7 +26,6 @@ from duewheel.kafka.publish.held_queue import (
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
-from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.encoded import Aside, Encoded, Part
 
 
@@ -41,12 +39,12 @@ class PublishAttempt:
     aside: Aside = field(default_factory=Aside)  # the rows that do not go where they were addressed
     due_ms: int = 0  # the latest due time of the timers that are delivered
 
-    def batches(self, state: KafkaPartition, key: bytes) -> Iterator[tuple[TopicPartition, Batch]]:
-        """The batches in order; the progress, under this key, is last."""
+    def batches(self, session: FencedSession) -> Iterator[tuple[TopicPartition, Batch]]:
+        """The batches in order; the progress is last."""
         for part in self.parts:
             yield (part.topic, part.partition), part.batch
-        for record in (*self.records, single(key, self.progress.encode())):
-            yield state, record
+        for record in (*self.records, session.record_of(self.progress)):
+            yield session.progress.place, record
 
 
 class AttemptMaker:

@@ -8,7 +8,7 @@ last two write a record to the state topic for its timestamp, outside of transac
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -18,17 +18,20 @@ from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.errors import ConfigError, DuewheelError, Fenced, KafkaUnavailable, PublishDoubt
 from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.ledger.transactional_producer import TransactionalProducer, blocked
+from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
 from duewheel.kafka.progress.shard_progress import ShardProgress
 from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.publish.transactional_ids import TransactionalIds, settled
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.record_batch import Batch
 
-_ASK_S = 5.0  # for the reason why the transactional id cannot be taken
+_HASTE_S = 1.0  # how long an id may take that a partition has refused
+_RECHECK_S = 30.0  # between looks at the blocked ids
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +40,7 @@ log = structlog.get_logger(__name__)
 class ShardNames:
     """The names of a shard in Kafka."""
 
-    transactional_id: str  # the last instance to start with it owns the shard
+    transactional_id: str  # the first one; the last instance to start with it owns the shard
     state_topic: str
     dead_letter_topic: str
     shard: int
@@ -48,7 +51,6 @@ class FencedSession:
 
     Attributes:
         progress: the shard's, in its partition of the state topic.
-        producer: owns the transactional id while it is open.
         log: stays connected from the start on, so that later calls do not wait for brokers that
             are away.
     """
@@ -60,16 +62,17 @@ class FencedSession:
         catalog: TargetCatalog,
         limits: TransactionLimits,
         stopping: threading.Event | None,
-        note: Callable[[str], None],
     ) -> None:
-        """Connects nothing. `note` gets the reason why Kafka does not give the transactional id;
-        empty if it does.
-        """
+        """Connects nothing."""
         self._clients, self._limits, self._stopping = clients, limits, stopping
-        self._catalog, self._note = catalog, note
+        self._catalog = catalog
         place = place_of(names.state_topic, names.shard)
         self.progress = ShardProgress(clients, place, record_key(names.shard))
-        self.producer = TransactionalProducer(clients, names.transactional_id, limits, stopping)
+        self._ids = TransactionalIds(clients, names.transactional_id, limits, stopping)
+        self._numbers: tuple[int, ...] = self.progress.ids  # of the blocked ids, and the one in use
+        self._recheck = Deadline(_RECHECK_S)
+        self._refusing: frozenset[str] = frozenset()  # topics with a higher epoch of an id
+        self._in_haste = False
         self.log = LogReader(clients, [names.state_topic])
         self._admin: KafkaAdminClient | None = None
         self._was_started = False
@@ -117,24 +120,87 @@ class FencedSession:
     def _start(self, deadline: Deadline) -> Progress | None:
         self._admin = self._clients.open(KafkaAdminClient, deadline)
         self._require_state_topic(self._admin, deadline)
-        # Before the read: a predecessor's transaction may still commit a newer progress.
-        self._take(self._admin, deadline)
-        with self.log.within(deadline):
-            found = self.progress.read(self.log, past_open=True)
+        found = self._take(self._admin, deadline)
         if self._was_started and self.progress.is_to_yield:
             raise Fenced("the partitions are being reassigned: `duewheel reshard` was run")
         return found
 
-    def _take(self, admin: KafkaAdminClient, deadline: Deadline) -> None:
-        """Takes the transactional id; the error says why, if Kafka cannot end its transaction."""
+    def _take(self, admin: KafkaAdminClient, deadline: Deadline) -> Progress | None:
+        """Takes the transactional ids in the order of transactional_ids.py; returns the newest
+        progress.
+        """
+        ending_s = _HASTE_S if self._in_haste else self._limits.ending_s
+        found = self._read(deadline, past_open=False)
+
+        def take(numbers: tuple[int, ...]) -> tuple[int, ...]:
+            topics = [self.progress.place.topic]
+            return self._ids.take(admin, numbers, topics, deadline, ending_s)
+
+        def read() -> tuple[int, ...]:
+            nonlocal found
+            found = self._read(deadline, past_open=True)
+            return self.progress.ids
+
+        self._numbers = settled(self.progress.ids, take, read, lambda ids: self._claim(found, ids))
+        self._recheck, self._in_haste = Deadline(_RECHECK_S), False
+        self._close_topics()
+        return found
+
+    def _read(self, deadline: Deadline, *, past_open: bool) -> Progress | None:
+        with self.log.within(deadline):
+            return self.progress.read(self.log, past_open=past_open)
+
+    def _claim(self, progress: Progress | None, numbers: Sequence[int]) -> None:
+        """Writes the progress again, with the ids that are in use now."""
+        if progress is None:
+            raise KafkaUnavailable("; ".join(map(str, self._ids.blocked)))
+        batch = self.progress.batch(progress, numbers)
+        place = (self.progress.place, batch)
         try:
-            self.producer.open([self.progress.place.topic], deadline)
-        except KafkaUnavailable as error:
-            short = Deadline(_ASK_S, self._stopping)
-            why = blocked(self._clients, admin, self.producer.transactional_id, short)
-            self._note(why)
-            raise KafkaUnavailable(f"{error}; {why}") if why else error from None
-        self._note("")
+            self.producer.transact("name the ids", [place], self.progress.read_ms)
+        except Exception as error:
+            reason = self._clients.explain(error)
+            raise KafkaUnavailable(f"the transactional ids are not named: {reason}") from error
+
+    def note_foreign_epochs(self, topics: Iterable[str]) -> None:
+        """These topics have refused the producer, though no other one has its id: at the next start
+        that id will be blocked.
+        """
+        self._refusing, self._in_haste = self._refusing.union(topics), True
+
+    def _close_topics(self) -> None:
+        """Closes the topics with a higher epoch of a blocked id. Others of its transaction may lack
+        their marker only because the coordinator has given up.
+        """
+        closed = dict[str, str]()
+        for ending in self._ids.blocked:
+            topics = {place.topic for place in ending.partitions}
+            if len(topics) > 1:
+                topics &= self._refusing
+            closed |= dict.fromkeys(topics, str(ending))
+        self._refusing = frozenset(closed)
+        self._catalog.close_topics(closed)
+
+    @property
+    def producer(self) -> TransactionalProducer:
+        """Owns the transactional id while it is open."""
+        return self._ids.producer
+
+    def record_of(self, progress: Progress) -> Batch:
+        """The record of a progress."""
+        return self.progress.batch(progress, self._numbers)
+
+    def require_blocked(self) -> None:
+        """Looks at the blocked ids again, now and then.
+
+        Raises:
+            PublishDoubt: one can be taken: `start` takes it, and opens the topics that it closed.
+        """
+        admin, blocked = self.require_started(), self._numbers[:-1]
+        if blocked and not self._recheck.remaining_s():
+            self._recheck = Deadline(_RECHECK_S)
+            if not self._ids.are_blocked(admin, blocked):
+                raise PublishDoubt("a blocked transactional id can be taken again")
 
     def require_started(self) -> KafkaAdminClient:
         """The admin client; PublishDoubt before a start, or after an error."""

@@ -60,7 +60,7 @@ from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics
-from duewheel.kafka.transaction_errors import NO_VERDICT, REFUSED
+from duewheel.kafka.transaction_errors import FENCED, NO_VERDICT, REFUSED
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.dequeue.encoder import Encoder, Observer
@@ -147,7 +147,6 @@ class KafkaPublisher:
             self._catalog,
             self._limits,
             stopping,
-            lambda why: self._note(self._obstacles._replace(transaction=why)),
         )
         self._record_clock = RecordClock(clock)
         self._attempts = AttemptMaker(self._session, self._catalog)
@@ -198,6 +197,7 @@ class KafkaPublisher:
             return self._catalog.resolve(admin, topics, deadline, needed)
 
         try:
+            self._session.require_blocked()
             return self._encoder.renew(prepared, lookup, self._record_clock.waits_from_ms())
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
             raise self._after_failure(error) from None
@@ -223,8 +223,7 @@ class KafkaPublisher:
 
     def _transact(self, attempt: PublishAttempt, prepared: Prepared | None) -> int | None:
         """Steps 2 to 4 of the module's head; returns the brokers' clock, if it is in the reply."""
-        state = self._session.progress
-        batches = attempt.batches(state.place, state.key)
+        batches = attempt.batches(self._session)
         began_ms = self._record_clock.boottime_ms()
         now_ms = self._record_clock.now_ms(attempt.due_ms)
         note = partial(self._note_refusals, attempt.parts, prepared, began_ms)
@@ -275,7 +274,10 @@ class KafkaPublisher:
             was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
             alone = progress.error is None or was_aborted
             self._catalog.note_refusal(part, error, alone=alone)
-            if prepared is not None and isinstance(error, REFUSED):
+            is_foreign_epoch = isinstance(error, FENCED) and progress.error is None
+            if is_foreign_epoch:
+                self._session.note_foreign_epochs([part.topic])
+            if prepared is not None and (isinstance(error, REFUSED) or is_foreign_epoch):
                 text = f"{part.topic} refused a record: {type(error).__name__}"
                 why.update(dict.fromkeys(prepared.timer_topics_of([part]), text))
         if why:

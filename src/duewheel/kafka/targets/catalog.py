@@ -102,6 +102,7 @@ class TargetCatalog:
         self._complete: TtlCache[str, tuple[str, int]] = TtlCache()  # all partitions have logs
         self._smaller: TtlCache[str, int] = TtlCache()  # bytes of a batch
         self._record_limit: TtlCache[str, int] = TtlCache()
+        self._closed: Mapping[str, str] = {}  # replaced as a whole
         self.refused: frozenset[bytes] = frozenset()
 
     def resolve(
@@ -204,7 +205,14 @@ class TargetCatalog:
             if target
         }
 
+    def close_topics(self, why: Mapping[str, str]) -> None:
+        """All partitions of these topics take no writes from now on, and of no others."""
+        self._closed = why
+
     def _as_now(self, topic: str, target: Target) -> Target:
+        if topic in self._closed and not target.is_unknown:
+            every = frozenset(range(target.partitions))
+            target = replace(target, unavailable=every, closed_by=self._closed[topic])
         codec, size = self._compression.of(topic), self.batch_bytes(topic, target)
         if (target.batch_bytes, target.codec) == (size, codec):
             return target

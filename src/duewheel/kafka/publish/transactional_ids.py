@@ -1,0 +1,214 @@
+"""The transactional ids of a shard: its first one, and a further one after each that is blocked.
+
+Kafka ends a transaction with a marker in each of its partitions; no producer gets the id before. A
+partition without a leader takes no marker for now. One with a record that names the same producer
+id and a higher epoch never does, and each client with Write on the topic can write that record. The
+id is *blocked* then, and the shard uses the next one.
+
+Order, so that of two processes only one can commit. The newest progress names, in a header, the ids
+that may still be used: those that were blocked when they were last tried, and the present one.
+
+    1. take every id that the progress names, or find it blocked; a new id if the last is blocked
+    2. read the progress, past open transactions
+    3. the shard is taken, if 1 has found the same ids blocked, and 2 the same names. Else the ids
+       in use are named: by another process, or by writing the progress again. 1 again
+
+So a process has named its new id before it tries the blocked ones for the last time. Another one
+that takes one of these later reads the name, and takes the new id as well; one that has taken it
+earlier is fenced by that trial.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+from kafka import KafkaAdminClient
+from kafka.admin import TransactionState
+from kafka.errors import TransactionalIdNotFoundError
+from kafka.structs import TopicPartition as KafkaPartition
+
+from duewheel.errors import KafkaUnavailable
+from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.ledger.producer_internals import shown
+from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
+from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.schemas.partition_names import partition_name
+
+_ENDING = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
+_ASK_S = 5.0  # for the state of a transaction
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A transaction that Kafka is ending."""
+
+    transactional_id: str
+    state: str
+    # As the coordinator knows, without its marker: the one that refuses it, and perhaps others
+    partitions: frozenset[KafkaPartition]
+    coordinator: int  # the broker
+
+    def __str__(self) -> str:
+        return (
+            f"Kafka cannot end a transaction of {self.transactional_id!r}: it is in {self.state}, "
+            f"and one of these partitions refuses its marker: "
+            f"{shown(map(partition_name, self.partitions))}; broker {self.coordinator} coordinates "
+            "it"
+        )
+
+
+def settled(
+    named: tuple[int, ...],
+    take: Callable[[tuple[int, ...]], tuple[int, ...]],
+    read: Callable[[], tuple[int, ...]],
+    claim: Callable[[tuple[int, ...]], None],
+) -> tuple[int, ...]:
+    """Takes a shard in the order of the module's head; returns its ids.
+
+    Args:
+        named: the ids that the progress names, as read before.
+        take: TransactionalIds.take.
+        read: reads the progress; the ids that it names.
+        claim: writes the progress again, with these ids.
+    """
+    given, tried = named, set[int]()
+    while True:
+        tried.update(given)
+        taken = take(given)
+        named = read()
+        if taken == given == named:
+            return taken
+        if not tried.issuperset(named):
+            given = tuple(sorted({*taken, *named}))
+            continue
+        if taken != named:
+            claim(taken)
+        given = taken
+
+
+class TransactionalIds:
+    """See the module's head. Ids have numbers, from 0 on. Not thread-safe.
+
+    Attributes:
+        producer: owns the present id while it is open.
+        blocked: the transactions of the blocked ids, as `take` has found them.
+    """
+
+    def __init__(
+        self,
+        clients: KafkaClients,
+        first: str,
+        limits: TransactionLimits,
+        stopping: threading.Event | None,
+    ) -> None:
+        """Connects nothing. `first` is the id with the number 0."""
+        self._clients, self._first, self._limits = clients, first, limits
+        self.producer = TransactionalProducer(clients, first, limits, stopping)
+        self.blocked: Sequence[Ending] = ()
+
+    def take(
+        self,
+        admin: KafkaAdminClient,
+        numbers: Sequence[int],
+        topics: Iterable[str],
+        deadline: Deadline,
+        ending_s: float,
+    ) -> tuple[int, ...]:
+        """Takes these ids; the producer has the last one, or if that is blocked a new one.
+
+        Args:
+            topics: whose metadata the producer loads.
+            ending_s: how long the last one may take until it counts as blocked.
+
+        Returns:
+            The blocked ids, and the one that the producer has.
+
+        Raises:
+            KafkaUnavailable: no answer in time, or no more than that about an id.
+        """
+        self.producer.stop()
+        *others, last = numbers
+        blocked = self._endings(admin, others, deadline)
+        for number in others:
+            if number not in blocked:
+                self._open(number, [], deadline)
+        while (ending := self._try(admin, last, topics, deadline, ending_s)) is not None:
+            blocked[last] = ending
+            last += 1
+            log.warning("a transactional id is blocked: the next one is used", reason=str(ending))
+        self.blocked = tuple(blocked.values())
+        return (*blocked, last)
+
+    def are_blocked(self, admin: KafkaAdminClient, numbers: Sequence[int]) -> bool:
+        """Whether all of these ids are blocked still, as far as Kafka answers."""
+        try:
+            return len(self._endings(admin, numbers, Deadline(_ASK_S))) == len(numbers)
+        except KafkaUnavailable:
+            return True
+
+    def _name(self, number: int) -> str:
+        return f"{self._first}~{number}" if number else self._first
+
+    def _open(self, number: int, topics: Iterable[str], deadline: Deadline) -> None:
+        self.producer.transactional_id = self._name(number)
+        self.producer.open(topics, deadline)
+
+    def _try(
+        self,
+        admin: KafkaAdminClient,
+        number: int,
+        topics: Iterable[str],
+        deadline: Deadline,
+        ending_s: float,
+    ) -> Ending | None:
+        """Takes an id; returns the transaction that blocks it, if it is blocked."""
+        while True:
+            attempt = deadline.part(ending_s)
+            try:
+                self._open(number, topics, attempt)
+            except KafkaUnavailable:
+                found = dict[int, Ending]()
+                with suppress(KafkaUnavailable):  # a broker before 3.0 cannot say
+                    found = self._endings(admin, [number], Deadline(_ASK_S))
+                if number in found:
+                    return found[number]
+                if attempt.remaining_s() or not deadline.remaining_s():
+                    raise
+            else:
+                return None
+
+    def _endings(
+        self, admin: KafkaAdminClient, numbers: Sequence[int], deadline: Deadline
+    ) -> dict[int, Ending]:
+        """The transactions of these ids that Kafka is ending."""
+        names = {self._name(number): number for number in numbers}
+        if not names:
+            return {}
+        ask = partial(_described, admin, list(names))
+        found = self._clients.call(deadline, "describe transactional ids", ask)
+        return {
+            names[name]: Ending(
+                name, each.state.value, frozenset(each.topic_partitions), each.coordinator_id
+            )
+            for name, each in found.items()
+            if each.state in _ENDING
+        }
+
+
+def _described(admin: KafkaAdminClient, names: Sequence[str]) -> dict[str, Any]:
+    """The descriptions of the ids that Kafka knows: it forgets an unused one after a week."""
+    try:
+        described: dict[str, Any] = admin.describe_transactions(names)
+    except TransactionalIdNotFoundError:
+        alone = [[name] for name in names] if len(names) > 1 else []
+        return {name: each for one in alone for name, each in _described(admin, one).items()}
+    return described

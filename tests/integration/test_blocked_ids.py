@@ -1,0 +1,143 @@
+"""A record under the shard's producer id and a higher epoch closes its topic; the shard goes on.
+
+Kafka takes such a record from whoever may write to the topic. Then the partition refuses the
+shard's batch, and the marker that would end its transaction.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from tests.harness.fault_judge import FaultTopics
+from tests.harness.kafka_shard import CLOCK
+from tests.harness.proxied_shard import ProxiedShard
+from tests.harness.publishing import (
+    Message,
+    create_topics,
+    new_publisher,
+    progress,
+    publish,
+    read,
+    slot_of,
+    started,
+    values,
+)
+from tests.harness.raw_produce import produce
+from tests.harness.shared_broker import SharedBroker
+from tests.harness.topics import alter
+
+from duewheel.dev.broker import DevBroker
+from duewheel.errors import Displaced, PublishDoubt
+from duewheel.java.find import Java
+from duewheel.kafka.publish import fenced_session
+from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.schemas.wire.record_batch import seal
+from duewheel.schemas.wire.single_record import encode
+
+pytestmark = pytest.mark.kafka
+HIGHEST = 2**15 - 1
+
+
+def forge(servers: str, transactional_id: str, topic: str, partition: int = 0) -> None:
+    """Writes a record under the producer id of this transactional id, with the highest epoch."""
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        known = admin.describe_transactions([transactional_id])[transactional_id]
+    record, of = encode(0, None, b"forged"), known.producer_id
+    batch = seal(
+        *(record, 1),
+        timestamp_ms=CLOCK.now_ms(),
+        producer_id=of,
+        producer_epoch=HIGHEST,
+        base_sequence=0,
+    )
+    produce(servers, topic, bytes(batch), partition)
+
+
+@pytest.fixture
+def two_teams(tmp_path: Path, broker: SharedBroker) -> Iterator[ProxiedShard]:
+    """Each has a timer topic."""
+    topics = FaultTopics.named(f"forged-{uuid.uuid4().hex[:8]}")
+    topics.create(broker.bootstrap_servers)
+    other = f"{topics.timers}.other"
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        timers = {"num_partitions": 2, "configs": {"message.timestamp.type": "LogAppendTime"}}
+        admin.create_topics({other: timers})
+    shard = ProxiedShard(*(tmp_path, broker, broker.bootstrap_servers, topics), more_timers=[other])
+    yield shard
+    shard.stop()
+
+
+def test_a_forged_epoch_closes_its_topic_and_holds_up_nobody(
+    two_teams: ProxiedShard, broker: SharedBroker
+) -> None:
+    """Also after a kill: the progress names the ids."""
+    shard, other = two_teams, f"{two_teams.topics.timers}.other"
+    orders, bills, first = shard.topics.orders, shard.topics.bills, f"{shard.topics.state}-0"
+    shard.start()
+    shard.write([(orders, 0)])
+    shard.turn_until(lambda: shard.statistics.delivered == 1, "the first never comes")
+    forge(broker.bootstrap_servers, first, bills, partition=1)
+    shard.write([(bills, 1), (orders, 1)], timer_topic=other)
+    shard.turn_until(lambda: shard.statistics.doubts == 1, "nothing is refused")
+    assert shard.publisher._session.producer.transactional_id == f"{first}~1"  # noqa: SLF001
+    shard.write([(orders, 2), (bills, 2)], after_ms=0)
+    shard.turn_until(lambda: shard.statistics.delivered == 2, "the neighbour is held up")
+    assert shard.values(orders) == {0: [0], 2: [0]}
+    shard.turn_until(lambda: shard.statistics.delivered == 3, "the timer topic never goes on")
+    assert shard.values(orders) == {0: [0], 1: [1], 2: [0]}
+    assert shard.statistics.parked[orders] > 0, "the timer topic does not rest"
+
+    shard.restart_dequeue()
+    shard.write([(orders, 3)], after_ms=0)
+    shard.turn_until(lambda: shard.statistics.delivered == 1, "held up after a start")
+    assert shard.statistics.doubts == 0, "the closed topic is known"
+    assert shard.publisher._session.producer.transactional_id == f"{first}~1"  # noqa: SLF001
+    assert {p: [r.value for r in some] for p, some in shard.arrived(bills).items()} == {
+        1: [b"forged"]
+    }
+
+
+@pytest.mark.crash_matrix
+def test_the_ids_are_free_once_kafka_is_repaired(
+    java: Java, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner under any of the ids is fenced then."""
+    monkeypatch.setattr(fenced_session, "_RECHECK_S", 0.0)
+    with DevBroker(java=java) as broker:
+        servers = broker.bootstrap_servers
+        with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+            names = create_topics(admin)
+        first = f"{names.state}-0"
+        one, two, three = (new_publisher(broker, names, 0, ending_s=2.0) for _ in range(3))
+        one.start()
+        publish(one, [Message(names.target, b"1", partition=0)], progress(1))
+        alter(servers, names.target, {"max.message.bytes": "70"})  # too few for a marker
+        with pytest.raises(PublishDoubt):
+            publish_until_refused(one, names.target)
+        reached = slot_of(two.start())
+        assert reached in {1, 2}
+        assert two._session.producer.transactional_id == f"{first}~1"  # noqa: SLF001
+        two.publish(None, progress(3))
+
+        alter(servers, names.target, {"max.message.bytes": "1048588"})
+        broker.restart()  # it coordinates the transaction
+        with pytest.raises(PublishDoubt):
+            publish(two, [Message(names.target, b"3", partition=1)], progress(4))
+        assert slot_of(started(two)) == 3
+        publish(two, [Message(names.target, b"3", partition=1)], progress(4))
+        assert b"3" in values(read(broker, names.target))
+        assert slot_of(started(three)) == 4
+        with pytest.raises(Displaced):
+            two.publish(None, progress(5))
+        for each in (one, two, three):
+            each.close()
+
+
+def publish_until_refused(publisher: KafkaPublisher, target: str) -> None:
+    while True:  # brokers follow a setting some time later
+        publish(publisher, [Message(target, b"2", partition=0)], progress(2))
