@@ -15,6 +15,7 @@ from kafka import KafkaConsumer, TopicPartition
 from tests.harness.launcher import wait_until
 
 _GIVE_UP_S = 90.0
+_MARKERS_S = 5.0  # longer is a transaction open that a test has left so
 
 
 @contextmanager
@@ -131,7 +132,24 @@ def read_topic(servers: str, topic: str, first: Mapping[int, int] | None = None)
     """
     with consumer(servers) as stranger:
         partitions = partitions_of(stranger, topic)
+        _await_markers(servers, stranger, partitions)
         return _to_the_end(stranger, {p: (first or {}).get(p.partition, 0) for p in partitions})
+
+
+def _await_markers(
+    servers: str, stranger: KafkaConsumer, partitions: Sequence[TopicPartition]
+) -> None:
+    """Waits for the transactions in them: Kafka acknowledges a commit before its markers are there,
+    and a reader of committed records would miss it.
+    """
+    with consumer(servers, isolation_level="read_uncommitted") as other:
+        ends = other.end_offsets(partitions)
+    give_up = time.monotonic() + _MARKERS_S
+    while time.monotonic() < give_up:
+        stable = stranger.end_offsets(partitions)
+        if all(stable[partition] >= end for partition, end in ends.items()):
+            return
+        time.sleep(0.05)
 
 
 def everything_in(servers: str, topic: str, partitions: int) -> list[Any]:

@@ -126,7 +126,7 @@ def test_deliveries_are_compressed_and_their_dead_letters_are_not(
 def codecs_in_log(broker: SharedBroker, topic: str) -> set[Codec]:
     """The codecs of the data batches on the broker's disk."""
     found = set()
-    for segment in broker.data_dir.rglob(f"{topic}-*/*.log"):
+    for segment in broker.data_dir.glob(f"data/{topic}-*/*.log"):
         log, at = segment.read_bytes(), 0
         while at < len(log):
             (length,) = struct.unpack_from(">i", log, at + 8)
