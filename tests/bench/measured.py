@@ -13,6 +13,7 @@ from tests.bench.figures import Figure
 Metrics = Mapping[str, Figure]
 
 OURS, PEER = "duewheel", "RocketMQ"
+FINEST = ", precision 100 ms"  # in the name of the peer
 OUR_PARTS = ("ingest", "Spark", "dequeue")
 PEER_PARTS = ("broker", "name server")
 
@@ -107,10 +108,11 @@ class Measured:
                 systems.setdefault(figure.system, {})[figure.metric] = figure
         return cls(found)
 
-    def of_system(self, workload: str, name: str) -> Metrics:
-        """Of the system whose name begins so and has no variant."""
-        systems = self.figures.get(workload, {})
-        return next((m for s, m in systems.items() if s.startswith(name) and "," not in s), {})
+    def of_system(self, workload: str, name: str, variant: str = "") -> Metrics:
+        """Of the system whose name begins and ends so; without `variant`, of the one without."""
+        systems = {s: m for s, m in self.figures.get(workload, {}).items() if s.startswith(name)}
+        own = (m for s, m in systems.items() if s.endswith(variant or s.partition(",")[0]))
+        return next(own, {})
 
     def row(self, axis: Axis) -> tuple[float | None, float | None, str]:
         """Our value, the peer's, their unit."""

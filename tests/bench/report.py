@@ -183,7 +183,7 @@ def main() -> None:
     PAGE.write_text(page(measured, timelines), "utf-8")
     for name, plot in plots(measured).items():
         PAGE.with_name(name).write_text(plot, "utf-8")
-    for shown, text in shown_figures.pages(read(RECORDED)).items():
+    for shown, text in shown_figures.pages(measured).items():
         shown.write_text(text, "utf-8")
 
 

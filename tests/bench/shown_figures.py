@@ -1,20 +1,17 @@
 """The figures of README.md and docs/performance.md, from the recorded runs.
 
-No value is the best of several runs: all are medians of the recorded runs. The text between the
-marks is replaced; the rest is by hand.
+Of each workload the newest run counts, and no value is its best round: all are medians of its
+rounds. The text between the marks is replaced; the rest is by hand.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from tests.bench.figures import Figure
-from tests.bench.measured import OUR_PARTS, OURS, PEER, PEER_PARTS, number
+from tests.bench.measured import FINEST, OUR_PARTS, OURS, PEER, PEER_PARTS, Measured, number, summed
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -40,59 +37,54 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("memory without page cache during an enqueue, MB", ENQUEUE, (MEMORY,)),
     ("disk per pending timer, bytes", ENQUEUE, DISK),
 )
-Run = Mapping[str, float]
+# Heading, name, variant and parts of a column.
+COLUMNS = (
+    (OURS, OURS, "", (*OUR_PARTS, "Kafka")),
+    (f"{PEER}, slots of 1 s", PEER, "", PEER_PARTS),
+    (f"{PEER}, slots of 100 ms", PEER, FINEST, PEER_PARTS),
+)
 
 
-def _runs(figures: Iterable[Figure], system: str, workload: str) -> dict[str, Run]:
-    """The metrics of each run, by its time."""
-    runs: dict[str, dict[str, float]] = {}
-    for each in figures:
-        if each.workload == workload and _kind(each.system) == system:
-            runs.setdefault(each.config["run"], {})[each.metric] = each.value
-    return dict(runs)
-
-
-def _kind(system: str) -> str:
-    """Without its version: another setting of the peer is another system."""
-    return re.sub(r"^(\w+) [\d.]+$", r"\1", system)
-
-
-def _sum(run: Run, metrics: Sequence[str], parts: Sequence[str]) -> float:
-    names = [name.format(part) for name in metrics for part in (parts if "{}" in name else ("",))]
-    return sum(run.get(name, 0.0) for name in dict.fromkeys(names))
-
-
-def measured(figures: Sequence[Figure]) -> str:
-    """The table: medians of the recorded runs."""
-    newest = [each for each in figures if each.system == OURS and each.workload == STEADY][-1]
-    lines = [f"| | {OURS} | {PEER}'s timer |", "| --- | --- | --- |"]
+def measured(figures: Measured) -> str:
+    """The table."""
+    headings = [heading for heading, *_ in COLUMNS]
+    lines = [f"| | {' | '.join(headings)} |", f"| --- |{' --- |' * len(headings)}"]
     for label, workload, metrics in ROWS:
         cells = []
-        for system, parts in ((OURS, (*OUR_PARTS, "Kafka")), (PEER, PEER_PARTS)):
-            runs = _runs(figures, system, workload).values()
-            values = [_sum(found, metrics, parts) for found in runs]
-            cells.append(number(median(values)) if values else "–")
+        for _, name, variant, parts in COLUMNS:
+            found = figures.of_system(workload, name, variant)
+            sums = [summed(found, metric, parts) for metric in metrics]
+            values = [value for value in sums if value is not None]
+            cells.append(number(sum(values)) if values else "–")
         lines.append(f"| {label} | {' | '.join(cells)} |")
-    c, count = newest.config, len(_runs(figures, OURS, STEADY))
-    caption = (
-        f"Medians of the recorded runs ({count} for the lateness), {c['cores']} cores, "
-        f"{c['memory_gib']} GiB; the newest is of {c['run']}, commit `{c['commit']}`."
-    )
-    return "\n".join([*lines, "", caption])
+    return "\n".join([*lines, "", _caption(figures)])
 
 
-def costs(figures: Sequence[Figure]) -> str:
-    """The list of what duewheel costs, each a median of the recorded runs.
+def _caption(figures: Measured) -> str:
+    """How often, when, where and with which code the figures of the table were measured."""
+    used = [
+        figure for _, workload, _ in ROWS for figure in figures.of_system(workload, OURS).values()
+    ]
+    c = used[0].config
+    rounds = sorted({len(figure.runs) for figure in used})
+    runs = {(figure.config["commit"], figure.config["run"][:10]) for figure in used}
+    made = "; ".join(f"commit `{commit}` on {day}" for commit, day in sorted(runs))
+    times = " or ".join(map(str, rounds))
+    return f"Medians of {times} rounds, {c['cores']} cores, {c['memory_gib']} GiB: {made}."
+
+
+def costs(figures: Measured) -> str:
+    """The list of what duewheel costs.
 
     Raises:
         ValueError: no run has one of the figures.
     """
 
     def ours(workload: str, metric: str, *parts: str) -> str:
-        runs = _runs(figures, OURS, workload)
-        if not runs:
-            raise ValueError(f"no run has {workload}")
-        return number(median(_sum(run, (metric,), parts) for run in runs.values()))
+        value = summed(figures.of_system(workload, OURS), metric, parts or ("",))
+        if value is None:
+            raise ValueError(f"no run has {metric} of {workload}")
+        return number(value)
 
     late = ours(STEADY, "lateness p50"), ours(STEADY, "lateness p99")
     cpu, idle = ours(STEADY, CPU, *OUR_PARTS, "Kafka"), ours("idle", CPU, *OUR_PARTS)
@@ -142,7 +134,7 @@ def replaced(text: str, name: str, made: str) -> str:
     return f"{before}{mark}{made}\n{end}{after}"
 
 
-def pages(figures: Sequence[Figure]) -> dict[Path, str]:
+def pages(figures: Measured) -> dict[Path, str]:
     """The text of each page with such sections."""
     text = replaced(README.read_text("utf-8"), "costs", costs(figures))
     performance = replaced(PERFORMANCE.read_text("utf-8"), "measured", measured(figures))
