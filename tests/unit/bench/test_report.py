@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from tests.bench import report, shown_figures, svg, tables
-from tests.bench.figures import Figure, read
+from tests.bench.figures import Figure
 from tests.bench.measured import AXES, OUR_PARTS, PEER_PARTS, Axis, Measured, Target
 from tests.bench.plots import plots
 
@@ -25,7 +26,7 @@ def a_figure(
 
 def test_the_page_and_its_plots_are_what_the_command_makes_of_the_recorded_runs() -> None:
     measured, timelines = report.recorded()
-    for shown, text in shown_figures.pages(read(report.RECORDED)).items():
+    for shown, text in shown_figures.pages(measured).items():
         assert shown.read_text("utf-8") == text, "make bench-report"
     assert report.PAGE.read_text("utf-8") == report.page(measured, timelines), "make bench-report"
     made = plots(measured)
@@ -144,16 +145,16 @@ def test_a_run_with_scaled_sizes_is_not_recorded(tmp_path: Path) -> None:
 
 
 def test_the_table_shows_the_median_and_never_the_best_run() -> None:
-    steady = [a_figure(1.0, shown_figures.STEADY, "lateness p50", run=run) for run in ("1", "3")]
-    ours = [a_figure(value, run=run) for value, run in ((300.0, "1"), (900.0, "2"), (100.0, "3"))]
-    peer = [
-        a_figure(50.0, system="RocketMQ 5.5.0", run="2"),
-        a_figure(70.0, system="RocketMQ 5.5.0, other", run="3"),
+    ours = replace(a_figure(300.0, run="2026-11-26 10:24 UTC"), runs=[300.0, 900.0, 100.0])
+    peers = [
+        a_figure(value, system=f"RocketMQ 5.5.0{variant}", run="2026-11-26 10:24 UTC")
+        for value, variant in ((50.0, ""), (70.0, ", precision 100 ms"), (90.0, ", other"))
     ]
-    table = shown_figures.measured([*steady, *ours, *peer])
-    assert "| enqueue rate, per second | 300 | 50 |" in table
-    assert "| a stop, s | – | – |" in table
-    assert "of 3, commit `abc`" in table and "2 for the lateness" in table
+    earlier = a_figure(800.0, run="2026-11-22 10:24 UTC")
+    table = shown_figures.measured(Measured.of([earlier, ours, *peers]))
+    assert "| enqueue rate, per second | 300 | 50 | 70 |" in table
+    assert "| a stop, s | – | – | – |" in table
+    assert "Medians of 3 rounds, 2 cores, 24 GiB: commit `abc` on 2026-11-26." in table
 
 
 def test_the_sentence_about_a_soak_is_of_a_recorded_run() -> None:
