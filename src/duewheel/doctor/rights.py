@@ -32,7 +32,7 @@ Needed = tuple[set[str], set[str]]
 _MISSED = {
     "READ": "commands that read it (`dlq list`, `dlq replay`, `receipts`) do not work",
     "DESCRIBE_CONFIGS": "its settings and size limit cannot be read; a setting that no transaction "
-    "survives (docs/kafka.md) would stop the shard",
+    "survives (docs/kafka.md) would delay all deliveries",
 }
 
 

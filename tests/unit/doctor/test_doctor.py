@@ -216,7 +216,7 @@ def test_the_documentation_names_every_finding() -> None:
     section = text.split("## What `duewheel doctor` finds")[1].split("\n## ")[0]
     documented = {
         code
-        for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        for row in re.findall(r"\| (`[^|]*) \|$", section, re.MULTILINE)
         for code in re.findall(r"`(\w+)`", row)
     }
     assert documented == named
