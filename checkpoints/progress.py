@@ -111,6 +111,8 @@ class Progress:
     # Kafka's ids of the timer topics with these offsets; a topic may be missing.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[TopicPartition, Held] = field(default_factory=dict)
+    # The last turn in the queue of each target with a rate (wheel/policies/rate.py): a hint.
+    charged_ms: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def topics(self) -> set[str]:
@@ -180,6 +182,7 @@ class Progress:
                 "sealed_for": self.sealed_for,
                 "topic_ids": dict(self.topic_ids),
                 "held": [[*p, of.start_offset, of.copies] for p, of in sorted(self.held.items())],
+                "charged_ms": dict(self.charged_ms),
             },
             separators=(",", ":"),
             sort_keys=True,
@@ -244,6 +247,7 @@ class Progress:
                 None if sealed_for is None else integer(sealed_for),
                 names_from(raw["topic_ids"]),
                 _held_from(raw.get("held", [])),
+                {name(t): integer(ms) for t, ms in raw.get("charged_ms", {}).items()},
             )
         except MISSHAPEN as error:
             raise RecoveryRefused(f"the progress record cannot be read: {error}") from error

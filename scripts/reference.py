@@ -63,6 +63,7 @@ KINDS: tuple[tuple[Any, str], ...] = (
     (values.Options, "table"),
     (values.TopicName, "name"),
     (values.TopicPattern, "pattern"),
+    (values.PerSecond, "rate: `500/s`, `20/m`"),
     (keys_and_defaults.DriverMemory, "heap: `512m`, `2g`"),
     (dict, "table"),
     (Path, "path"),
@@ -80,6 +81,8 @@ def settings() -> Iterator[str]:
         section = field.annotation
         if not (isinstance(section, type) and issubclass(section, BaseModel)):
             yield from [f"## [{name}]\n", f"{field.description}\n"]
+            if name == "target":
+                yield from _section('target."<name>"', keys_and_defaults.TargetTable)
             continue
         yield from _section(name, section)
         if section is keys_and_defaults.TimerSection:

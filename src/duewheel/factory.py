@@ -36,6 +36,7 @@ from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.policies.expiry import Expiry
 from duewheel.wheel.policies.hot_slots import HotSlots
 from duewheel.wheel.policies.policy import Policy
+from duewheel.wheel.policies.rate import Rate
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 log = structlog.get_logger(__name__)
@@ -108,6 +109,8 @@ def policies(settings: Settings) -> Iterator[Policy]:
     if dequeue.hot_slot != "none":
         window_ms = as_millis(dequeue.hot_slot_window)
         yield HotSlots(dequeue.hot_slot, dequeue.hot_slot_limit, window_ms)
+    if settings.rates:
+        yield Rate(settings.rates)
 
 
 def dequeue_config(settings: Settings) -> DequeueConfig:

@@ -9,7 +9,7 @@ import numpy as np
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NO_PARTITION, NO_POLICY, Deliveries, TimerBatch
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
@@ -17,7 +17,7 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.wheel.dequeue.routing import Routed, route
-from duewheel.wheel.policies.policy import DueRows, Policy, postponed
+from duewheel.wheel.policies.policy import DueRows, Policy, RateQueue, postponed
 from duewheel.wheel.slots import slot_of
 from duewheel.wheel.target_rules import Target
 
@@ -64,12 +64,18 @@ def judged(
     rank: Int64 | None = None,
     window_ms: int = WINDOW_MS,
     now_ms: int = NOW_MS,
+    pending: Bool | None = None,
+    queues: dict[str, RateQueue] | None = None,
 ) -> Deliveries:
     """The deliveries as these policies leave them, in one slot: by default that of this moment."""
     count = len(deliveries)
     slots = np.full(count, slot_of(now_ms, PRECISION_MS) if slot is None else slot)
     ranks = np.arange(count) if rank is None else rank
-    due_rows = DueRows(deliveries, slots, ranks, PRECISION_MS, window_ms, now_ms)
+    all_rows = np.ones(count, np.bool_) if pending is None else pending
+    due_rows = DueRows(
+        *(deliveries, slots, ranks, PRECISION_MS, window_ms, now_ms, all_rows),
+        {} if queues is None else queues,
+    )
     return postponed(due_rows, policies)
 
 

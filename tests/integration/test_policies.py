@@ -18,6 +18,7 @@ from tests.harness.shared_broker import SharedBroker
 from duewheel.wheel.policies.expiry import Expiry
 from duewheel.wheel.policies.hot_slots import HotSlots
 from duewheel.wheel.policies.policy import Policy
+from duewheel.wheel.policies.rate import Rate
 
 pytestmark = pytest.mark.kafka
 
@@ -112,6 +113,26 @@ def test_expired_timers_are_dropped_and_counted_where_their_topic_says_so(
     assert shard.values(shard.topics.orders) == {0: [*range(5)]}
     assert not any(shard.arrived(shard.topics.dead_letters).values())
     assert (shard.dequeue.statistics.dropped, shard.dequeue.statistics.dead_letters) == (10, {})
+
+
+def test_what_exceeds_a_rate_waits_over_restarts_in_the_order_of_its_key(
+    make_shard: MakeShard,
+) -> None:
+    shard = make_shard(lambda topics: Rate({topics.orders: 20.0}))
+    write(shard)
+    shard.turn_until(lambda: left(shard) >= COUNT // 4, "some never come")
+    shard.restart_dequeue()
+    shard.turn_until(lambda: left(shard) >= COUNT // 4, "some never come")
+    shard.restart_dequeue()
+
+    def arrived() -> int:
+        return sum(map(len, shard.arrived(shard.topics.orders).values()))
+
+    shard.turn_until(lambda: arrived() >= COUNT, "some never come")
+    found = shard.arrived(shard.topics.orders)
+    numbers = [int(record.value) for some in found.values() for record in some]
+    assert Counter(numbers) == Counter(range(COUNT)), "exactly once"
+    require_order_of_keys(found)
 
 
 @pytest.mark.crash_matrix

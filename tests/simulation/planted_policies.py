@@ -47,7 +47,7 @@ POLICIES = {
         "each row hops as far as it can, on a way of its own",
         "wheel/policies/policy.py",
         "instants - hops * rows.window_ms",
-        "np.minimum(instants, rows.slot * rows.precision_ms + rows.window_ms)",
+        "np.minimum(instants, rows.now_ms + rows.window_ms)",
         test="unit/wheel/policies/test_policy.py::"
         "test_rows_that_wait_for_one_instant_leave_in_their_order_over_all_hops",
     ),

@@ -33,6 +33,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -102,7 +103,8 @@ class Loop:
             stopping,
             config.chunk_partitions,
         )
-        self._chunks = Pipeline(directory, publisher.prepare, config, threads)
+        charged_ms = started.committed.charged_ms
+        self._chunks = Pipeline(directory, publisher.prepare, config, threads, charged_ms)
         self._linker = Linker(directory)
         self._bounds = BoundsKeeper(directory.path, directory.fs, publisher, clock)
         self._replies = CancelReplies(
@@ -367,7 +369,7 @@ class Loop:
             {**self._replies.replied_below, **(replied_below or {})},
             position.half_rows,
         )
-        return self._commits.progress_of(reached)
+        return replace(self._commits.progress_of(reached), charged_ms=self._chunks.charged_ms)
 
     def _commit_when_stale(self, progress: Progress) -> None:
         """Commits progress periodically while idle. Held copies move in these commits, without

@@ -37,6 +37,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ from duewheel.wheel.dequeue.slot_ranks import RankCounter
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan
 from duewheel.wheel.dequeue.successors import with_successors
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.policies.policy import DueRows, postponed
+from duewheel.wheel.policies.policy import DueRows, RateQueue, postponed
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.storage.byte_layouts import is_cancelled
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -146,12 +147,15 @@ class Pipeline:
         prepare: Callable[[Deliveries], Prepared],
         config: DequeueConfig,
         threads: Threads = THREADS,
+        charged_ms: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        """`charged_ms`: of the progress."""
         self._directory = directory
         self._prepare = prepare
         self._bounds = (config.chunk_records, config.chunk_bytes)
         self._config = config
         self._threads = threads
+        self._queues = {t: RateQueue(charged * 1_000) for t, charged in charged_ms.items()}
         self._range: _Range | None = None
         self._stages: _Stages | None = None
         # Chunks that were made in this thread: of a range with a single chunk, or split ones.
@@ -179,6 +183,11 @@ class Pipeline:
         assert self._stages is None and not self._ready, "chunks were made and not used"
         scan = SlotScan(self._directory, after, until, self._config.span_records)
         self._range = _Range(scan, after + 1, until, below, RankCounter(half_rows), now_ms)
+
+    @property
+    def charged_ms(self) -> dict[str, int]:
+        """The last turn in the queue of each target with a rate, of the chunks made so far."""
+        return {target: queue.last_ms for target, queue in self._queues.copy().items()}
 
     @property
     def end(self) -> int:
@@ -288,6 +297,8 @@ class Pipeline:
                 precision_ms=geometry.precision_ms,
                 window_ms=geometry.window_ms,
                 now_ms=slots.now_ms,
+                pending=~(_delivered(slots, whole) | is_cancelled(chunk.records)),
+                queues=self._queues,
             )
             whole = replace(whole, deliveries=postponed(rows, config.policies))
         for decoded in split_by_limits(whole, config.chunk_rolls):

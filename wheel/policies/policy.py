@@ -21,8 +21,9 @@ Rules for a policy:
   lets leave may overtake them, as one that is due in the slot of their instant or of a hop may.
 - Rows with the same instant share a slot: a policy that ends at one instant for all spreads them
   (`spread_ms`).
-- It is pure: its instants follow from the rows alone. A transaction that is aborted is tried
-  again with the same instants; after a kill `now_ms` is later.
+- Its instants follow from the rows, and from the queues, which it may change. They are hints: after
+  a kill they are those of a start, and `now_ms` is later. A transaction that is aborted is tried
+  again with the same instants.
 
 Rolled copies and dead letters are on their way already: no policy is asked about them.
 """
@@ -51,17 +52,33 @@ HALF_BITS = np.uint64(32)
 _HALF_MASK = np.uint64((1 << 32) - 1)
 
 
+@dataclass(slots=True)
+class RateQueue:
+    """The queue of a target with a rate (rate.py)."""
+
+    charged_us: int = 0
+    turns_ms: Int64 | None = None  # the last turn by bucket of the key's hash; None: unknown
+
+    @property
+    def last_ms(self) -> int:
+        """The last turn of all, or until when it is charged: a timer of any key may leave then."""
+        waits_ms = 0 if self.turns_ms is None else int(self.turns_ms.max())
+        return max(waits_ms, self.charged_us // 1_000)
+
+
 @dataclass(frozen=True, slots=True)
 class DueRows:
     """The rows of a chunk, in the order of their delivery."""
 
-    deliveries: Deliveries
+    deliveries: Deliveries  # with the instants of the policies that were asked before
     slot: Int64  # the closed slot that each row is in
     rank: Int64  # each row's place among the rows of its timer topic in its slot, from 0
     precision_ms: int
     window_ms: int  # the roll window: the longest wait of one copy
     # When their range was closed, by this host's clock while the brokers' agrees (clock_guard.py)
     now_ms: int
+    pending: Bool  # neither cancelled nor delivered
+    queues: dict[str, RateQueue]  # by target, of this loop
 
     def by_topic(self, values: Mapping[str, int], otherwise: int) -> Int64:
         """Returns for each row the value of its timer topic."""
@@ -105,7 +122,7 @@ def postponed(rows: DueRows, policies: Sequence[Policy]) -> Deliveries:
     deliveries = rows.deliveries
     labels = [PolicyLabel(policy.name, policy.refusal) for policy in policies]
     for number, policy in enumerate(policies):
-        instants = policy.not_before_ms(rows)
+        instants = policy.not_before_ms(replace(rows, deliveries=deliveries))
         if instants is None:
             continue
         if not deliveries.policies:
@@ -130,7 +147,7 @@ def _hops(instants: Int64, rows: DueRows) -> Int64:
     before them. So all rows that wait for one instant share its hops: else a row that has hopped
     would reach the last slot with a higher offset, and so after rows that were postponed later.
     """
-    beyond_ms = instants - rows.slot * rows.precision_ms - rows.window_ms
+    beyond_ms = instants - rows.now_ms - rows.window_ms
     hops: Int64 = np.maximum(0, -(-beyond_ms // rows.window_ms))
     return instants - hops * rows.window_ms
 

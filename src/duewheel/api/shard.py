@@ -232,6 +232,30 @@ class QuotaView(Result):
         return 1_000 * self.waiting // self.per_second
 
 
+class RateView(Result):
+    """The rate of a target, and its queue in this shard."""
+
+    rate: str = Field(description="of this shard, such as 500/s")
+    waiting: int = fact(
+        "timers that wait for the rate of their target",
+        Gauge("shard", "rate_waiting", "target"),
+        Gauge(
+            "shard",
+            "rate_waiting_seconds",
+            "target",
+            "wait_ms",
+            "how long the last of them waits",
+        ),
+        warn=(
+            "{key} gets {rate}: {waiting:timer waits|timers wait} for their turns, the last one "
+            "for {wait_ms:about}."
+        ),
+        named="rate",
+        says="{waiting} timers wait, {wait_ms:about} at {rate}",
+    )
+    wait_ms: int
+
+
 class DiskView(Result):
     """The disk of the data directory."""
 
@@ -321,6 +345,7 @@ class ShardView(Result):
     timer_topics: TimerTopicsView | None = Field(description="null before the first list")
     open_targets: dict[str, list[str]] = Field(description="targets by timer topic")
     quotas: dict[str, QuotaView]
+    rates: dict[str, RateView]
     dequeue: DequeueView
     disk: DiskView
     standby: StandbyView | None = Field(description="null in an owner's directory")
@@ -358,6 +383,8 @@ class ShardView(Result):
         found += of_facts(self.disk)
         for topic, quota in self.quotas.items():
             found += of_facts(quota, topic)
+        for target, rate in self.rates.items():
+            found += of_facts(rate, target)
         if self.timer_topics is not None:
             found += of_facts(self.timer_topics)
         found += of_facts(self)

@@ -54,6 +54,7 @@ def _status(shard: ShardView, now_ms: int, unreachable: str) -> Iterator[Line]:
         yield from _table("", shard.timer_topics.left_out)
         yield from _table("", shard.timer_topics.faulty)
     yield from _table("quotas", {t: text for t, q in shard.quotas.items() for text in phrases(q)})
+    yield from _table("rates", {t: text for t, r in shard.rates.items() for text in phrases(r)})
     free, least = shard.disk.free_bytes, shard.disk.min_free_bytes
     room = f"{_gib(free)} free, {_gib(least)} of them reserved"
     yield "disk", "; ".join([room, *phrases(shard.disk)])

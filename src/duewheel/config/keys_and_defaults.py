@@ -27,6 +27,7 @@ from duewheel.config.values import (
     Names,
     Option,
     Options,
+    PerSecond,
     Servers,
     Share,
     Size,
@@ -189,6 +190,14 @@ class TimerTopic(Section):
         names = [field.name for field in fields(TopicContract)]
         values = {name: in_millis(getattr(self, name.removesuffix("_ms"))) for name in names}
         return TopicContract(**values)
+
+
+class TargetTable(Section):
+    """[target."<name>"]: settings of one target."""
+
+    rate: PerSecond | None = None
+    """The most timers that leave for it, such as "500/s" or "20/m": the others wait in a queue, and
+    delay no other target (docs/flow.md). Each shard has an equal part of it."""
 
 
 class TimerSection(Section):

@@ -19,9 +19,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -38,6 +46,7 @@ from duewheel.config.keys_and_defaults import (
     ServeSection,
     ShardSection,
     StorageSection,
+    TargetTable,
     TimerSection,
     TracesSection,
     as_text,
@@ -51,7 +60,7 @@ from duewheel.config.sources import (
     read_environment,
     read_file,
 )
-from duewheel.config.values import Options, as_millis, reveal
+from duewheel.config.values import Options, TopicName, as_millis, reveal, topic_tables
 from duewheel.errors import ConfigError, NoDataDirectory
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.wheel.slots import WheelConfig
@@ -71,6 +80,9 @@ class Settings(BaseModel):
     app: AppSection = AppSection()
     kafka: KafkaSection = KafkaSection()
     timer: TimerSection
+    target: Annotated[dict[TopicName, TargetTable], BeforeValidator(topic_tables)] = Field(
+        default_factory=dict, description="A table for each target with settings of its own: below."
+    )
     ingest: IngestSection = IngestSection()
     dequeue: DequeueSection = DequeueSection()
     relay: RelaySection = RelaySection()
@@ -106,6 +118,12 @@ class Settings(BaseModel):
     def state_topic(self) -> str:
         """The topic of the progress."""
         return self.timer.state_topic or f"{self.app.id}.state"
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The timers per second that a shard may send to each target with a rate."""
+        rates = ((name, table.rate) for name, table in self.target.items())
+        return {name: rate / self.shard.count for name, rate in rates if rate is not None}
 
     @property
     def service_topics(self) -> dict[str, str]:

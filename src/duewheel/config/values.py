@@ -23,6 +23,8 @@ Option = str | int | float | bool
 
 _UNIT_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _UNIT_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_PER_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*/\s*([smhd])")
 _SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)")
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,\[\]]+):(\d{1,5})")
 # Options with such names or values are secret: `config check` and errors show stars.
@@ -112,6 +114,20 @@ def _share(value: object) -> object:
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return Share(size)
     return value
+
+
+def _rate(value: object) -> object:
+    """Parses "500/s" to a number per second."""
+    match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or not (per_second := float(match[1]) / _PER_S[match[2]]):
+        raise ValueError(f'"{value}" is no rate: a number above 0, and /s, /m, /h or /d')
+    return per_second
+
+
+def show_rate(per_second: float) -> str:
+    """Returns it as `rate` has it, such as "500/s"."""
+    unit = next((unit for unit, seconds in _PER_S.items() if per_second * seconds >= 1), "d")
+    return f"{per_second * _PER_S[unit]:.6g}/{unit}"
 
 
 def _split(value: object) -> object:
@@ -221,6 +237,7 @@ def _show_duration(duration: timedelta) -> str:
 Duration = Annotated[
     timedelta, BeforeValidator(_duration), PlainSerializer(_show_duration, return_type=str)
 ]
+PerSecond = Annotated[float, BeforeValidator(_rate), PlainSerializer(show_rate, return_type=str)]
 Millis = Annotated[int, BeforeValidator(_millis)]
 Size = Annotated[int, BeforeValidator(_size)]
 SizeOrShare = Annotated[Share, BeforeValidator(_share), PlainSerializer(str, return_type=str)]

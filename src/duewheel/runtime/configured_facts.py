@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from duewheel.api.reasons import REASONS
-from duewheel.api.shard import DiskView, QuotaView, TimerTopicsView, by_partition
+from duewheel.api.shard import DiskView, QuotaView, RateView, TimerTopicsView, by_partition
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import Settings
+from duewheel.config.values import show_rate
 from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.streaming.batch_attempt import SPARK_DIR
@@ -66,6 +68,19 @@ class ConfiguredFacts(ShardFacts):
             topic: QuotaView(per_second=quota, waiting=waiting[topic])
             for topic, quota in self.settings.timer.by_topic("quota_per_second").items()
         }
+
+    @cached_property
+    def rates(self) -> dict[str, RateView]:
+        """By the newest progress of this directory; a standby has none of its own."""
+        mirror = self.mirror if self.settings.rates else None
+        charged_ms = mirror.progress.charged_ms if mirror else {}
+        views = {}
+        for target, per_second in self.settings.rates.items():
+            wait_ms = max(0, charged_ms.get(target, 0) - self.now_ms)
+            waiting = math.ceil(wait_ms * per_second / 1_000)
+            rate = show_rate(per_second)
+            views[target] = RateView(rate=rate, waiting=waiting, wait_ms=wait_ms)
+        return views
 
     @cached_property
     def disk(self) -> DiskView:

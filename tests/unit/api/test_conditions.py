@@ -34,6 +34,7 @@ def shard(
             "timer_topics": None,
             "open_targets": {},
             "quotas": {"a": {"per_second": 20, "waiting": waiting}},
+            "rates": {"mails": {"rate": "20/m", "waiting": waiting, "wait_ms": 61_000}},
             "dequeue": {**process, **unknown, **dequeue},
             "disk": {
                 "free_bytes": 1,
@@ -81,12 +82,15 @@ def test_the_gravest_stand_first_and_causes_before_what_follows() -> None:
         "closing_blocked",
         "ingest_lag",
         "quota_a",
+        "rate_mails",
         "standby",
     ]
     texts = [each.text for each in found.conditions]
     ahead = "The clock of this host is 1m1s ahead of the brokers': nothing is delivered."
     assert texts[1] == ahead
     assert texts[3] == ("a has reached its quota of 20 per second: 1,234 messages wait in Kafka.")
+    turns = "mails gets 20/m: 1,234 timers wait for their turns, the last one for 1m1s."
+    assert texts[4] == turns
 
 
 def test_what_waits_is_counted() -> None:

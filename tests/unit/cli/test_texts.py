@@ -41,6 +41,7 @@ from duewheel.ops.shard.status import status
 from duewheel.ops.timers.pending import list_timers
 
 DURATIONS = {
+    "wait_ms",
     "apart_ms",
     "batch_age_ms",
     "behind_ms",
@@ -270,6 +271,10 @@ def a_shard_at_work() -> ShardView:
             "b": {"per_second": 5, "waiting": 0},
             "d": {"per_second": 5, "waiting": 10},
         },
+        "rates": {
+            "mails": {"rate": "20/m", "waiting": 3, "wait_ms": 9_000},
+            "orders": {"rate": "500/s", "waiting": 0, "wait_ms": 0},
+        },
         "disk": {"free_bytes": 3 << 30, "min_free_bytes": 1 << 28, "rows_without_room": 2},
         "standby": {
             "missing": {"a-0": 3},
@@ -306,6 +311,7 @@ def test_status_of_a_shard_at_work() -> None:
         "              c: no right",
         "quotas        a: 360000 messages wait, 1h at 100 per second",
         "              d: 10 messages wait, 2s at 5 per second",
+        "rates         mails: 3 timers wait, 9s at 20/m",
         "disk          3.0 GiB free, 0.2 GiB of them reserved; 2 rows wait",
         "standby       1s behind its owner; reads 3 offsets again",
         (

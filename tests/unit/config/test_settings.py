@@ -352,6 +352,25 @@ def test_free_space_is_a_size_or_a_share(text: str | int, of_a_gigabyte: int) ->
     assert again.storage == settings.storage
 
 
+@pytest.mark.parametrize(
+    ("text", "per_second"), [("500/s", 500.0), ("20/m", 1 / 3), ("1.5 / s", 1.5), ("36/h", 0.01)]
+)
+def test_each_shard_has_its_part_of_a_rate(text: str, per_second: float) -> None:
+    given = {"timer": {"topics": "a"}, "target": {"mails": {"rate": text}, "orders": {}}}
+    settings = load(None, given)
+    assert settings.rates == {"mails": pytest.approx(per_second)}
+    assert load(None, {**given, "shard": {"count": 4}}).rates["mails"] == per_second / 4
+    shown = settings.redacted()["target"]["mails"]["rate"]
+    again = load(None, {**given, "target": {"mails": {"rate": shown}}})
+    assert again.rates == pytest.approx(settings.rates)
+
+
+@pytest.mark.parametrize("text", ["500", "0/s", "-1/s", "5/w", "1e9/s", 500])
+def test_what_is_no_rate_is_named(text: str | int) -> None:
+    with pytest.raises(ConfigError, match=r"target\.mails\.rate.*is no rate"):
+        load(None, {"timer": {"topics": "a"}, "target": {"mails": {"rate": text}}})
+
+
 def test_names_of_secrets() -> None:
     for name in ("sasl_plain_password", "ssl.keystore.key", "spark.x.token", "sasl.jaas.config"):
         assert is_secret(name)

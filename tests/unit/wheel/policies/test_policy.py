@@ -86,7 +86,7 @@ def test_an_instant_beyond_the_window_is_reached_in_hops_that_are_no_failures() 
     sent, now_ms, hops = due(1), NOW_MS, 0
     while now_ms < LATER_MS:
         slot = slot_of(now_ms, PRECISION_MS)
-        found = routed(judged(sent, Until([LATER_MS]), slot=slot), {"a": ROOM})
+        found = routed(judged(sent, Until([LATER_MS]), slot=slot, now_ms=now_ms), {"a": ROOM})
         assert (topics(found), found.aside.postponed.tolist()) == (["timers"], [0])
         copy = found.deliveries
         batch = read_back(decoded(copy.headers[0].as_py(), int(copy.header_count[0])))
@@ -134,7 +134,8 @@ def test_rows_that_wait_for_one_instant_leave_in_their_order_over_all_hops(
     while len(left) < len(due_slots):
         slot += 1
         for _, row in sorted(wheel.pop(slot, [])):
-            found = judged(due(1), until, slot=slot, window_ms=window_ms)
+            at_ms = slot * PRECISION_MS
+            found = judged(due(1), until, slot=slot, window_ms=window_ms, now_ms=at_ms)
             if not returning(found).any():
                 left.append(row)
                 continue
