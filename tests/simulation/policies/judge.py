@@ -131,14 +131,14 @@ class PolicyJudge:
 
     def _instants(self, row: Leaving, last_ms: int) -> Iterator[tuple[int, int]]:
         """The instants up to the last that a postponed row may wait for, each with a slot that the
-        row may be of: its hop to that instant ends where the row waits first.
+        row may be of. Its hop to that instant ends where the row waits first: within a window.
         """
-        slots = [(slot, slot * self._precision_ms) for slot in self._slots]
-        for hops in range(max(0, last_ms - row.until_ms) // row.window_ms + 1):
-            instant_ms = row.until_ms + hops * row.window_ms
-            for slot, slot_ms in slots:
-                if hops == max(0, -((slot_ms - instant_ms) // row.window_ms) - 1):
-                    yield slot, instant_ms
+        first_ms, now_ms = self._closed_ms
+        if row.until_ms > now_ms + row.window_ms:
+            return
+        hops = max(0, last_ms - row.until_ms) // row.window_ms if row.until_ms > first_ms else 0
+        for instant_ms in range(row.until_ms, last_ms + 1, row.window_ms)[: hops + 1]:
+            yield from ((slot, instant_ms) for slot in self._slots)
 
     def leaves(self, row: Leaving) -> None:
         """A row leaves, whichever policy has decided about it."""
