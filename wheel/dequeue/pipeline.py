@@ -286,7 +286,8 @@ class Pipeline:
         store, topics = self._directory.messages, self._directory.topics
         whole = decode_chunk(chunk, store.read(chunk.hour, chunk.records), topics)
         # A cancelled row has a rank, too: in another owner's files it may have been delivered.
-        rank = slots.ranks.of(chunk.slot, *_timer_topics(whole), ~_delivered(slots, whole))
+        delivered = _delivered(slots, whole)
+        rank = slots.ranks.of(chunk.slot, *_timer_topics(whole), ~delivered)
         config, end = self._config, 0
         if config.policies:
             geometry = self._directory.config
@@ -297,7 +298,7 @@ class Pipeline:
                 precision_ms=geometry.precision_ms,
                 window_ms=geometry.window_ms,
                 now_ms=slots.now_ms,
-                pending=~(_delivered(slots, whole) | is_cancelled(chunk.records)),
+                pending=~(delivered | is_cancelled(chunk.records)),
                 queues=self._queues,
             )
             whole = replace(whole, deliveries=postponed(rows, config.policies))
