@@ -26,6 +26,7 @@ from typing import TypeVar
 
 import kafka
 from kafka import KafkaProducer
+from kafka.errors import KafkaTimeoutError
 from kafka.producer.producer_batch import FinalState, ProducerBatch
 from kafka.structs import TopicPartition as KafkaPartition
 
@@ -265,12 +266,14 @@ def await_outcomes(
     deadline: Deadline,
     quiet_s: float = math.inf,
 ) -> list[Outcome]:
-    """Waits for every batch, and returns every result.
+    """Waits for every batch, and returns every result. After a failure kafka-python may leave
+    batches without one: they count as aborted with it.
 
     Args:
         batches: the last one stands for the cluster: without a result of it, the cluster as a
             whole may be down.
-        quiet_s: how long no further result may come once the last batch has its own.
+        quiet_s: how long no further result may come once the last batch has its own, or a batch
+            has failed by itself.
 
     Raises:
         DeadlineExceeded: a batch has no result yet.
@@ -279,7 +282,9 @@ def await_outcomes(
     """
     outcomes = []
     for batch in batches:
-        _await(batch, producer, batches, deadline, quiet_s)
+        if not _await(batch, producer, batches, deadline, quiet_s):
+            outcomes.append(Outcome(KafkaTimeoutError("no result"), failed_itself=False))
+            continue
         _, stamp_ms, error_of = batch.produce_future.value
         error = error_of(0) if error_of is not None else None
         stamped = error is None and stamp_ms != _NO_STAMP
@@ -295,8 +300,8 @@ def _await(
     batches: Sequence[WholeBatch],
     deadline: Deadline,
     quiet_s: float,
-) -> None:
-    """Waits for one batch while any of them still get results."""
+) -> bool:
+    """Waits for one batch while any of them still get results. False: it gets none any more."""
     waiting, quiet = len(batches), Deadline(quiet_s)
     while not batch.produce_future.wait(timeout=min(_MISSING_AFTER_S, deadline.remaining_s())):
         late = _late(batches)
@@ -311,8 +316,11 @@ def _await(
         # One response has the results of many partitions, and may have come meanwhile: those that
         # only shared it with a slow one are not late.
         is_quiet = not quiet.remaining_s() and len(_late(batches)) == len(late)
-        if batches[-1].is_done and is_quiet:
+        if is_quiet and any(each.final_state is FinalState.FAILED for each in batches):
+            return False
+        if is_quiet and batches[-1].is_done:
             raise NoAnswer(frozenset(late), quiet_s)
+    return True
 
 
 def _late(batches: Sequence[WholeBatch]) -> list[KafkaPartition]:

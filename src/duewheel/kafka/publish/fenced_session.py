@@ -163,10 +163,18 @@ class FencedSession:
             raise KafkaUnavailable(f"the transactional ids are not named: {reason}") from error
 
     def note_foreign_epochs(self, topics: Iterable[str]) -> None:
-        """These topics have refused the producer, though no other one has its id: at the next start
-        that id will be blocked.
+        """These topics have refused the producer. If no other one has its id, that will be blocked
+        at the next start.
         """
         self._refusing, self._in_haste = self._refusing.union(topics), True
+
+    def refuses_id(self) -> bool:
+        """Whether topics have refused the producer, and Kafka is still ending the transaction: so
+        no other producer has the id.
+        """
+        if self._admin is None or not self._in_haste:
+            return False
+        return self._ids.are_blocked(self._admin, self._numbers[-1:], otherwise=False)
 
     def _close_topics(self) -> None:
         """Closes the topics with a higher epoch of a blocked id. Others of its transaction may lack

@@ -60,7 +60,7 @@ from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics
-from duewheel.kafka.transaction_errors import FENCED, NO_VERDICT, REFUSED
+from duewheel.kafka.transaction_errors import FENCED, NO_VERDICT, REFUSED, PartitionRefusesId
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.dequeue.encoder import Encoder, Observer
@@ -242,6 +242,8 @@ class KafkaPublisher:
         next attempts avoid partitions without an answer, and move fewer held copies after a
         time-out.
         """
+        if isinstance(error, FENCED) and self._session.refuses_id():
+            error = PartitionRefusesId(type(error).__name__)
         self.close()
         reason, of_id = self._clients.explain(error), self._session.producer.transactional_id
         log.warning(
@@ -274,7 +276,8 @@ class KafkaPublisher:
             was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
             alone = progress.error is None or was_aborted
             self._catalog.note_refusal(part, error, alone=alone)
-            is_foreign_epoch = isinstance(error, FENCED) and progress.error is None
+            # A hint, unless the progress was acknowledged: Kafka says later what blocks the id.
+            is_foreign_epoch = isinstance(error, FENCED) and not progress.failed_itself
             if is_foreign_epoch:
                 self._session.note_foreign_epochs([part.topic])
             if prepared is not None and (isinstance(error, REFUSED) or is_foreign_epoch):

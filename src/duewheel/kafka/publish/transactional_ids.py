@@ -148,12 +148,14 @@ class TransactionalIds:
         self.blocked = tuple(blocked.values())
         return (*blocked, last)
 
-    def are_blocked(self, admin: KafkaAdminClient, numbers: Sequence[int]) -> bool:
-        """Whether all of these ids are blocked still, as far as Kafka answers."""
+    def are_blocked(
+        self, admin: KafkaAdminClient, numbers: Sequence[int], *, otherwise: bool = True
+    ) -> bool:
+        """Whether all of these ids are blocked still; `otherwise` without an answer of Kafka."""
         try:
             return len(self._endings(admin, numbers, Deadline(_ASK_S))) == len(numbers)
         except KafkaUnavailable:
-            return True
+            return otherwise
 
     def _name(self, number: int) -> str:
         return f"{self._first}~{number}" if number else self._first
