@@ -301,7 +301,7 @@ def _await(
     deadline: Deadline,
     quiet_s: float,
 ) -> bool:
-    """Waits for one batch while any of them still get results. False: it gets none any more."""
+    """Waits for one batch while any of them still get results. False: it will get none."""
     waiting, quiet = len(batches), Deadline(quiet_s)
     while not batch.produce_future.wait(timeout=min(_MISSING_AFTER_S, deadline.remaining_s())):
         late = _late(batches)
