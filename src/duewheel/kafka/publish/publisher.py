@@ -276,7 +276,7 @@ class KafkaPublisher:
             was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
             alone = progress.error is None or was_aborted
             self._catalog.note_refusal(part, error, alone=alone)
-            # A hint, unless the progress was acknowledged: Kafka names the topics at the next start.
+            # A hint, unless the progress was acknowledged: Kafka names them at the next start.
             is_foreign_epoch = isinstance(error, FENCED) and not progress.failed_itself
             if is_foreign_epoch:
                 self._session.note_foreign_epochs([part.topic])
