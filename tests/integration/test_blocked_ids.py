@@ -45,16 +45,26 @@ pytestmark = pytest.mark.kafka
 HIGHEST = 2**15 - 1
 
 
-def forge(servers: str, transactional_id: str, topic: str, partition: int = 0) -> None:
-    """Writes a record under the producer id of this transactional id, with the highest epoch."""
+def forge(
+    servers: str,
+    transactional_id: str,
+    topic: str,
+    partition: int = 0,
+    *,
+    same_epoch: bool = False,
+    count: int = 1,
+) -> None:
+    """Writes records under the producer id of this transactional id, with the highest epoch or its
+    own, and sequence numbers from 0.
+    """
     with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
         known = admin.describe_transactions([transactional_id])[transactional_id]
-    record, of = encode(0, None, b"forged"), known.producer_id
+    records = b"".join(encode(offset, None, b"forged") for offset in range(count))
     batch = seal(
-        *(record, 1),
+        *(records, count),
         timestamp_ms=CLOCK.now_ms(),
-        producer_id=of,
-        producer_epoch=HIGHEST,
+        producer_id=known.producer_id,
+        producer_epoch=known.producer_epoch if same_epoch else HIGHEST,
         base_sequence=0,
     )
     produce(servers, topic, bytes(batch), partition)
@@ -102,6 +112,27 @@ def test_a_forged_epoch_closes_its_topic_and_holds_up_nobody(
     assert {p: [r.value for r in some] for p, some in shard.arrived(bills).items()} == {
         1: [b"forged"]
     }
+
+
+def test_a_timer_topic_rests_after_a_forged_sequence_number(
+    two_teams: ProxiedShard, broker: SharedBroker
+) -> None:
+    """Each such partition aborts a transaction of all: the next of them may not at once."""
+    shard, other = two_teams, f"{two_teams.topics.timers}.other"
+    orders, bills, first = shard.topics.orders, shard.topics.bills, f"{shard.topics.state}-0"
+    shard.start()
+    shard.write([(orders, 0)])
+    shard.turn_until(lambda: shard.statistics.delivered == 1, "the first never comes")
+    forge(broker.bootstrap_servers, first, bills, partition=1, same_epoch=True, count=3)
+    shard.write([(bills, 1)], timer_topic=other)
+    shard.turn_until(lambda: shard.statistics.doubts == 1, "nothing is refused")
+    shard.write([(orders, 1)], after_ms=0, timer_topic=other)
+    shard.write([(orders, 2)], after_ms=0)
+    shard.turn_until(lambda: shard.statistics.parked[orders] == 1, "it does not wait")
+    shard.turn_until(lambda: shard.statistics.delivered == 4, "they never come")
+    assert [shard.values(orders)[number] for number in (0, 1, 2)] == [[0], [0], [0]]
+    assert [record.value for record in shard.arrived(bills)[1]] == [*[b"forged"] * 3, b"0"]
+    assert shard.statistics.doubts == 1
 
 
 def test_a_refusal_is_known_though_later_batches_have_no_result(broker: SharedBroker) -> None:

@@ -8,6 +8,7 @@ from kafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
+    OutOfOrderSequenceNumberError,
     PolicyViolationError,
     ProducerFencedError,
     RecordListTooLargeError,
@@ -30,3 +31,5 @@ NO_VERDICT = (*OUT_OF_TIME, *FENCED)
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 # Refusals of a batch's content. A refused timestamp is not one: a clock is wrong, not the record.
 REFUSED = (*TOO_LARGE, InvalidRecordError, PolicyViolationError)
+# The partition has records under the id that its owner has not written; the next epoch begins anew.
+FOREIGN_SEQUENCE = OutOfOrderSequenceNumberError

@@ -60,7 +60,13 @@ from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics
-from duewheel.kafka.transaction_errors import FENCED, NO_VERDICT, REFUSED, PartitionRefusesId
+from duewheel.kafka.transaction_errors import (
+    FENCED,
+    FOREIGN_SEQUENCE,
+    NO_VERDICT,
+    REFUSED,
+    PartitionRefusesId,
+)
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.dequeue.encoder import Encoder, Observer
@@ -280,7 +286,8 @@ class KafkaPublisher:
             is_foreign_epoch = isinstance(error, FENCED) and not progress.failed_itself
             if is_foreign_epoch:
                 self._session.note_foreign_epochs([part.topic])
-            if prepared is not None and (isinstance(error, REFUSED) or is_foreign_epoch):
+            is_of_content = isinstance(error, (*REFUSED, FOREIGN_SEQUENCE)) or is_foreign_epoch
+            if prepared is not None and is_of_content:
                 text = f"{part.topic} refused a record: {type(error).__name__}"
                 why.update(dict.fromkeys(prepared.timer_topics_of([part]), text))
         if why:

@@ -1,8 +1,9 @@
 """The timer topics that rest, because their timers have held up those of all others.
 
-- refused: a target has refused a record, as after its `max.message.bytes` was lowered. That aborts
-  the transaction of all. All timers of the timer topic are parked, for at most a minute from the
-  next commit on. The owner of many targets could otherwise abort one transaction after the other.
+- refused: a target has refused a record, as after its `max.message.bytes` was lowered, or because
+  another client has written under the shard's producer id. That aborts the transaction of all. All
+  timers of the timer topic are parked, for at most a minute from the next commit on. The owner of
+  many targets could otherwise abort one transaction after the other.
 - slow: a transaction with timers for costly targets (costly_targets.py) took long. Such timers of
   the timer topic are parked. For some minutes it is then alone in transactions with such timers: a
   slow one is caused by it.
