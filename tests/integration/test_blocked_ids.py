@@ -135,6 +135,23 @@ def test_a_timer_topic_rests_after_a_forged_sequence_number(
     assert shard.statistics.doubts == 1
 
 
+def test_a_record_with_the_next_sequence_number_hides_a_delivery(
+    two_teams: ProxiedShard, broker: SharedBroker
+) -> None:
+    """A documented limit (docs/security.md): Kafka takes the delivery for a repetition, and
+    confirms it. The record needs Write on the target.
+    """
+    shard, bills = two_teams, two_teams.topics.bills
+    shard.start()
+    shard.write([(shard.topics.orders, 0)])
+    shard.turn_until(lambda: shard.statistics.delivered == 1, "the first never comes")
+    first = f"{shard.topics.state}-0"
+    forge(broker.bootstrap_servers, first, bills, partition=1, same_epoch=True)
+    shard.write([(bills, 1)])
+    shard.turn_until(lambda: shard.statistics.delivered == 2, "the second is refused")
+    assert [record.value for record in shard.arrived(bills)[1]] == [b"forged"]
+
+
 def test_a_refusal_is_known_though_later_batches_have_no_result(broker: SharedBroker) -> None:
     """kafka-python sends no further batch of a partition after a refusal, so the progress behind a
     moved copy never has a result.
