@@ -43,6 +43,7 @@ PROCESSES = 2
 AT_ONCE = 20  # seeds that a process takes at a time
 SEED_CPU_S = 60.0  # a seed takes some seconds
 MEMORY = Path("/dev/shm")
+TIMELINE = "DUEWHEEL_TIMER__TIMELINE"  # `make test-rocksdb` sets it
 RANDOM_BELOW = 1_000_000_000  # a first seed that nobody has chosen
 
 
@@ -161,11 +162,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", default="0", help='a number, or "random"')
     parser.add_argument("--resharding", action="store_true", help="only seeds that may reshard")
-    parser.add_argument("--timeline", choices=["wheel", "rocksdb"], default="wheel")
+    timeline = os.environ.get(TIMELINE, "wheel")
+    parser.add_argument("--timeline", choices=["wheel", "rocksdb"], default=timeline)
     parser.add_argument("--verbose", action="store_true", help="print the schedule of one seed")
     parser.add_argument("--until-violation", action="store_true", help="end at the first one")
     args = parser.parse_args()
-    os.environ["DUEWHEEL_TIMER__TIMELINE"] = args.timeline  # of all processes: harness/timelines.py
+    os.environ[TIMELINE] = args.timeline  # of all processes: harness/timelines.py
     begun_s = time.monotonic()
     first = random.randrange(RANDOM_BELOW) if args.first == "random" else int(args.first)
     memory = MEMORY if MEMORY.is_dir() else None

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.harness.timelines import KIND
 from tests.simulation.policies.table import JUDGES
 from tests.simulation.simulate import NoEndError, ended_after
 
-FIRST, BLOCK, MOST = 881, 40, 480  # seeds go on until they have met even what is rare
+RARE = 883  # meets what one seed in hundreds does
+FIRST, BLOCK, MOST = 1055, 40, 480  # seeds go on until they have met even what is rare
 
 
 def simulated(*words: str) -> tuple[dict[str, object], str]:
@@ -37,8 +39,8 @@ WANTED = {  # what the runs are for
         "parked",
         "rows replayed",
         "stamped far ahead",
-        "linked later",
     ),
+    *(["linked later"] if KIND == "wheel" else []),
     *("ingest killed", "dequeue killed", "ingest stopped", "dequeue stopped"),
     *("meanwhile, within ingest", "meanwhile, within dequeue"),
     *("transaction: lost", "transaction: doubt", "transaction: open", "transaction: die open"),
@@ -66,8 +68,9 @@ WANTED = {  # what the runs are for
 @pytest.mark.timeout(600)
 def test_no_seed_violates_an_invariant() -> None:
     missing = set(WANTED)
-    for first in range(FIRST, FIRST + MOST, BLOCK):
-        result, _ = simulated("--seeds", str(BLOCK), "--first", str(first))
+    blocks = [(RARE, 1), *((first, BLOCK) for first in range(FIRST, FIRST + MOST, BLOCK))]
+    for first, seeds in blocks:
+        result, _ = simulated("--seeds", str(seeds), "--first", str(first))
         assert result["violations"] == []
         counts = result["met"]
         assert isinstance(counts, dict)
