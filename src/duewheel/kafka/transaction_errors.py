@@ -31,5 +31,5 @@ NO_VERDICT = (*OUT_OF_TIME, *FENCED)
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 # Refusals of a batch's content. A refused timestamp is not one: a clock is wrong, not the record.
 REFUSED = (*TOO_LARGE, InvalidRecordError, PolicyViolationError)
-# The partition has records of another client under the producer id. A new epoch starts from 0.
-FOREIGN_SEQUENCE = OutOfOrderSequenceNumberError
+# In one partition: it has records of another client under the producer id.
+FOREIGN = (*FENCED, OutOfOrderSequenceNumberError)

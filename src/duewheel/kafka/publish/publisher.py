@@ -62,7 +62,7 @@ from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics
 from duewheel.kafka.transaction_errors import (
     FENCED,
-    FOREIGN_SEQUENCE,
+    FOREIGN,
     NO_VERDICT,
     REFUSED,
     PartitionRefusesId,
@@ -282,12 +282,11 @@ class KafkaPublisher:
             was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
             alone = progress.error is None or was_aborted
             self._catalog.note_refusal(part, error, alone=alone)
-            # A hint, unless the progress was acknowledged: Kafka names them at the next start.
-            is_foreign_epoch = isinstance(error, FENCED) and not progress.failed_itself
-            if is_foreign_epoch:
+            is_foreign = isinstance(error, FOREIGN) and not progress.failed_itself
+            if is_foreign and isinstance(error, FENCED):
+                # A hint, unless the progress was acknowledged: Kafka names them at the next start.
                 self._session.note_foreign_epochs([part.topic])
-            is_of_content = isinstance(error, (*REFUSED, FOREIGN_SEQUENCE)) or is_foreign_epoch
-            if prepared is not None and is_of_content:
+            if prepared is not None and (isinstance(error, REFUSED) or is_foreign):
                 text = f"{part.topic} refused a record: {type(error).__name__}"
                 why.update(dict.fromkeys(prepared.timer_topics_of([part]), text))
         if why:
