@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ from tests.simulation.timers import TOPIC
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.kafka.log.reader import LogReader
@@ -41,6 +42,10 @@ class SimulatedLogReader(LogReader):
 
     def _run_or_close(self, _: object, what: str, call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
+
+    def _retry_before(self, _: Deadline, failures: Sequence[Exception]) -> None:
+        """Raises the first failure: nothing changes while a task reads, so each try would fail."""
+        super()._retry_before(Deadline(0), failures)
 
     def _list_offsets(self, wanted: Iterable[TopicPartition], time: int, _: bool) -> Marks:
         return {name: self._offset(name, time) for name in wanted}
