@@ -113,6 +113,7 @@ def test_takes_transactions_and_stops_without_a_trace(java: Java) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.crash_matrix
 def test_data_and_address_outlive_a_kill_and_a_given_folder_the_broker(
     java: Java, tmp_path: Path
 ) -> None:
@@ -187,6 +188,7 @@ def holders_of(secret: str, folder: Path) -> dict[str, int]:
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in found}
 
 
+@pytest.mark.crash_matrix
 def test_a_login_is_needed_and_written_for_clients(tmp_path: Path) -> None:
     """In a temporary folder, of which nothing stays."""
     with foreground("--sasl-ssl") as (runner, ready):

@@ -446,6 +446,7 @@ def send(
     producer.close()
 
 
+@pytest.mark.crash_matrix
 @pytest.mark.timeout(600)
 def test_rows_stamped_days_ahead_hold_back_no_other(served: WholeShard) -> None:
     """In every partition, with both processes killed while they are there. The last test: these

@@ -339,7 +339,9 @@ def karafka(shard: SparklessShard, key: bytes, value: bytes, due_s: int) -> Mess
 
 
 @pytest.mark.parametrize(
-    ("config", "made"), [("etf1", etf1), ("karafka", karafka)], indirect=["config"]
+    ("config", "made"),
+    [("etf1", etf1), pytest.param("karafka", karafka, marks=pytest.mark.crash_matrix)],
+    indirect=["config"],
 )
 def test_the_newest_schedule_of_each_key(
     config: Path, shard: SparklessShard, made: Callable[..., Message]

@@ -107,12 +107,10 @@ def test_run_stops_in_order_although_a_process_had_to_be_killed(tmp_path: Path) 
 
 
 @pytest.mark.kafka
+@pytest.mark.crash_matrix
 @pytest.mark.parametrize(
     ("role", "name"),
-    [
-        (Role.INGEST, "ingest"),
-        pytest.param(Role.DEQUEUE, "dequeue", marks=pytest.mark.crash_matrix),
-    ],
+    [(Role.INGEST, "ingest"), (Role.DEQUEUE, "dequeue")],
 )
 def test_either_goes_on_where_the_other_is_refused_until_that_is_started(
     broker: SharedBroker, tmp_path: Path, unique_name: Callable[[str], str], role: Role, name: str

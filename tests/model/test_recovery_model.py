@@ -61,6 +61,7 @@ def test_nothing_is_lost_doubled_early_or_out_of_order(*, recurring: bool) -> No
     assert {seed: what for seed, what in found.items() if what is not None} == {}
 
 
+@pytest.mark.crash_matrix
 @pytest.mark.parametrize("clause", clause_names())
 def test_a_broken_clause_is_noticed(clause: str) -> None:
     theme, first = MET.get(clause, (None, 0))
