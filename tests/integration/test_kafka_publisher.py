@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
@@ -366,6 +367,8 @@ def test_a_target_deleted_after_it_was_looked_up_costs_no_deadline(
             Message(shrunk, b"shrunk", partition=1),
         ]
     )
+    homes = [*rows.source_partitions, ("others.delayed", 0)]  # the timer topic of the two rests
+    rows = replace(rows, source_partitions=homes, source_partition=np.array([1, 0, 0], np.int32))
     prepared = publisher.renew(publisher.prepare(rows), progress(1))
     if is_warm:
         publisher.publish(prepared, progress(1))

@@ -138,6 +138,28 @@ def test_after_a_refusal_only_the_timer_topic_of_the_refused_timers_rests(
     assert shard.statistics.doubts == 1
 
 
+def test_after_the_deletion_of_a_target_only_its_timer_topic_rests(
+    two_teams: ProxiedShard, broker: SharedBroker
+) -> None:
+    """It was looked up before, so a transaction finds out, and is aborted."""
+    shard, other = two_teams, f"{two_teams.topics.timers}.other"
+    orders, bills = shard.topics.orders, shard.topics.bills
+    shard.start()
+    shard.write([(orders, 0), (bills, 0)])
+    shard.turn_until(lambda: shard.statistics.delivered == 2, "the first never come")
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        admin.delete_topics([bills])
+    shard.write([(bills, 0)], timer_topic=other)
+    shard.turn_until(lambda: shard.statistics.doubts == 1, "nobody finds out")
+    shard.write([(orders, 1)], after_ms=0, timer_topic=other)
+    shard.write([(orders, 2)], after_ms=0)
+    shard.turn_until(lambda: shard.statistics.parked == {orders: 1}, "it does not wait")
+    shard.turn_until(lambda: shard.statistics.delivered == 4, "they never come")
+    assert [shard.values(orders)[number] for number in (0, 1, 2)] == [[0], [0], [0]]
+    assert shard.statistics.dead_letters == {"unknown_target_topic": 1}
+    assert shard.statistics.doubts == 1
+
+
 def test_no_transaction_waits_for_the_partitions_of_a_new_target(
     shard: ProxiedShard, broker: SharedBroker
 ) -> None:

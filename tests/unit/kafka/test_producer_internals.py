@@ -224,6 +224,16 @@ def test_one_that_leaves_others_waiting_is_told_from_one_that_has_gone(
 
 
 @pytest.mark.usefixtures("impatient")
+def test_after_a_refusal_those_without_a_result_are_awaited_once(producer: KafkaProducer) -> None:
+    producer._metadata = answers = Answers(THERE)
+    batches = unsent(*[PARTITION] * 20)
+    batches[0].complete_exceptionally(KafkaError("refused"), lambda _: KafkaError("refused"))
+    outcomes = internals.await_outcomes(producer, batches, Deadline(600), quiet_s=0.05)
+    assert [outcome.failed_itself for outcome in outcomes] == [True, *[False] * 19]
+    assert answers.requests <= 6, "one for each 10 ms"
+
+
+@pytest.mark.usefixtures("impatient")
 def test_partitions_of_one_late_response_are_not_blamed(producer: KafkaProducer) -> None:
     """It comes between two looks at them, the result of the progress with it."""
     batches = unsent(GONE, PARTITION)

@@ -190,6 +190,14 @@ class NoAnswer(Exception):
         self.partitions = partitions
 
 
+class NotInKafka(KafkaUnavailable):
+    """Kafka's metadata does not have these topics, or some of their partitions."""
+
+    def __init__(self, topics: Iterable[str], names: Iterable[str]) -> None:
+        super().__init__(f"{shown(names)}: not in Kafka's metadata")
+        self.topics = frozenset(topics)
+
+
 def shown(names: Iterable[str]) -> str:
     """Some of the names, for an error's text."""
     some = sorted(set(names))
@@ -210,14 +218,14 @@ def load(producer: KafkaProducer, topics: Sequence[str], deadline: Deadline) -> 
 
     Raises:
         DeadlineExceeded: no answer.
-        KafkaUnavailable: the brokers' answers do not have some of the topics.
+        NotInKafka: the brokers' answers do not have some of the topics.
     """
     announce(producer, topics)
     known, patience = producer._metadata.partitions_for_topic, deadline.part(_MISSING_AFTER_S)
     answers = 0  # the first may be to a request from before the announcement
     while missing := [topic for topic in topics if known(topic) is None]:
         if answers > 1 and not patience.remaining_s():
-            raise _not_in_kafka(missing)
+            raise NotInKafka(missing, missing)
         deadline.check(f"look up {shown(missing)}")
         answers += _refreshed(producer, deadline.part(_MISSING_AFTER_S))
 
@@ -228,10 +236,6 @@ def _refreshed(producer: KafkaProducer, deadline: Deadline) -> bool:
     future = producer._metadata.request_update().add_both(lambda _: answered.set())
     producer._sender.wakeup()
     return answered.wait(deadline.remaining_s()) and future.succeeded()
-
-
-def _not_in_kafka(names: Iterable[str]) -> KafkaUnavailable:
-    return KafkaUnavailable(f"{shown(names)}: not in Kafka's metadata")
 
 
 def enqueue(
@@ -277,12 +281,13 @@ def await_outcomes(
 
     Raises:
         DeadlineExceeded: a batch has no result yet.
-        KafkaUnavailable: some of their partitions do not exist any more.
+        NotInKafka: some of their partitions do not exist any more.
         NoAnswer: no further result for `quiet_s`.
     """
-    outcomes = []
+    outcomes, is_over = list[Outcome](), False
     for batch in batches:
-        if not _await(batch, producer, batches, deadline, quiet_s):
+        is_over = is_over or not _await(batch, producer, batches, deadline, quiet_s)
+        if is_over and not batch.is_done:
             outcomes.append(Outcome(KafkaTimeoutError("no result"), failed_itself=False))
             continue
         _, stamp_ms, error_of = batch.produce_future.value
@@ -312,7 +317,7 @@ def _await(
             waiting, quiet = len(late), Deadline(quiet_s)
             continue
         if missing := _missing(producer, late, deadline):
-            raise _not_in_kafka(map(partition_name, missing))
+            raise NotInKafka({each.topic for each in missing}, map(partition_name, missing))
         # One response has the results of many partitions, and may have come meanwhile: those that
         # only shared it with a slow one are not late.
         is_quiet = not quiet.remaining_s() and len(_late(batches)) == len(late)

@@ -193,7 +193,7 @@ def commit_all(
         before_commit: is called once every batch was acknowledged.
 
     Raises:
-        DeadlineExceeded, KafkaUnavailable, NoAnswer: as `await_outcomes`; or the commit has no
+        DeadlineExceeded, NotInKafka, NoAnswer: as `await_outcomes`; or the commit has no
             answer.
 
     Returns:

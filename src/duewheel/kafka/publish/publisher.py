@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -215,6 +215,7 @@ class KafkaPublisher:
         deliveries = None if prepared is None else prepared.deliveries
         encoded = None if prepared is None else prepared.encoded
         assert encoded or deliveries is None or not len(deliveries), "`renew` comes before"
+        began_ms = self._record_clock.boottime_ms()
         try:
             attempt = self._attempts.make(admin, deliveries, encoded, progress)
             self._aside = attempt.aside
@@ -225,6 +226,9 @@ class KafkaPublisher:
             self._attempts.note_success()
             return stamp_ms
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
+            if isinstance(error, internals.NotInKafka) and encoded is not None:
+                gone = [part for part in encoded.parts if part.topic in error.topics]
+                self._let_rest(prepared, [(gone, str(error))], began_ms)
             raise self._after_failure(error) from None
 
     def _transact(self, attempt: PublishAttempt, prepared: Prepared | None) -> int | None:
@@ -277,7 +281,7 @@ class KafkaPublisher:
         outcomes: Sequence[internals.Outcome],
     ) -> None:
         """Has the catalog note every batch that was refused; the timer topics of such rest."""
-        progress, why = outcomes[-1], dict[str, str]()
+        progress, why = outcomes[-1], list[tuple[list[Part], str]]()
         for part, error in internals.causes(parts, outcomes):
             was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
             alone = progress.error is None or was_aborted
@@ -286,11 +290,23 @@ class KafkaPublisher:
             if is_foreign and isinstance(error, FENCED):
                 # A hint, unless the progress was acknowledged: Kafka names them at the next start.
                 self._session.note_foreign_epochs([part.topic])
-            if prepared is not None and (isinstance(error, REFUSED) or is_foreign):
-                text = f"{part.topic} refused a record: {type(error).__name__}"
-                why.update(dict.fromkeys(prepared.timer_topics_of([part]), text))
-        if why:
-            self._resting.note_refusals(why, (self._record_clock.boottime_ms() - began_ms) / 1000)
+            if isinstance(error, REFUSED) or is_foreign:
+                why.append(([part], f"{part.topic} refused a record: {type(error).__name__}"))
+        self._let_rest(prepared, why, began_ms)
+
+    def _let_rest(
+        self,
+        prepared: Prepared | None,
+        why: Iterable[tuple[Sequence[Part], str]],
+        began_ms: int,
+    ) -> None:
+        """Lets the timer topics rest whose timers in these parts have aborted the transaction."""
+        if prepared is None:
+            return
+        topics = {topic: text for parts, text in why for topic in prepared.timer_topics_of(parts)}
+        if topics:
+            seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
+            self._resting.note_refusals(topics, seconds)
 
 
 def _costly_sources(prepared: Prepared | None) -> frozenset[str]:
