@@ -170,7 +170,7 @@ def test_a_refusal_is_known_though_later_batches_have_no_result(broker: SharedBr
         session.producer.transact("moves", batches, CLOCK.now_ms(), 1.0, outcomes.extend)
     assert [each.failed_itself for each in outcomes] == [True, False, False]
     assert not session.refuses_id(), "nothing was noted"
-    session.note_foreign_epochs([names.target])
+    session.note_refusing([names.target])
     assert session.refuses_id()
     assert slot_of(started(one)) == 1
     assert session.producer.transactional_id == f"{names.state}-0~1"

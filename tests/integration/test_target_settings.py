@@ -34,6 +34,7 @@ from tests.soak.cluster import Cluster
 
 from duewheel.config.settings import load
 from duewheel.errors import PublishDoubt
+from duewheel.kafka.publish.fenced_session import FencedSession
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka
@@ -138,26 +139,51 @@ def test_after_a_refusal_only_the_timer_topic_of_the_refused_timers_rests(
     assert shard.statistics.doubts == 1
 
 
-def test_after_the_deletion_of_a_target_only_its_timer_topic_rests(
-    two_teams: ProxiedShard, broker: SharedBroker
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_timer_topic_rests_once_a_second_of_its_targets_fails(
+    two_teams: ProxiedShard,
+    broker: SharedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    is_deleted: bool,
 ) -> None:
-    """It was looked up before, so a transaction finds out, and is aborted."""
+    """Each has changed since it was looked up, so that a transaction finds out, and is aborted."""
+    refusing, note = list[str](), FencedSession.note_refusing
+    servers = broker.bootstrap_servers
+
+    def noted(session: FencedSession, topics: list[str]) -> None:
+        refusing.extend(topics)
+        note(session, topics)
+
+    monkeypatch.setattr(FencedSession, "note_refusing", noted)
     shard, other = two_teams, f"{two_teams.topics.timers}.other"
     orders, bills = shard.topics.orders, shard.topics.bills
-    shard.start()
-    shard.write([(orders, 0), (bills, 0)])
-    shard.turn_until(lambda: shard.statistics.delivered == 2, "the first never come")
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
-        admin.delete_topics([bills])
-    shard.write([(bills, 0)], timer_topic=other)
-    shard.turn_until(lambda: shard.statistics.doubts == 1, "nobody finds out")
-    shard.write([(orders, 1)], after_ms=0, timer_topic=other)
-    shard.write([(orders, 2)], after_ms=0)
-    shard.turn_until(lambda: shard.statistics.parked == {orders: 1}, "it does not wait")
-    shard.turn_until(lambda: shard.statistics.delivered == 4, "they never come")
-    assert [shard.values(orders)[number] for number in (0, 1, 2)] == [[0], [0], [0]]
-    assert shard.statistics.dead_letters == {"unknown_target_topic": 1}
-    assert shard.statistics.doubts == 1
+    more = f"{bills}.more"
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        admin.create_topics({more: {"num_partitions": 1}}, wait_for_metadata=True)
+
+        def fail(target: str) -> None:
+            if is_deleted:
+                admin.delete_topics([target])
+            else:  # the time of a transaction's begin is never that of the append
+                alter(servers, target, {AFTER: "0", BEFORE: "0"})
+            shard.write([(target, 0)], after_ms=0, timer_topic=other)
+
+        shard.start()
+        shard.write([(orders, 0), (bills, 0)])
+        shard.turn_until(lambda: shard.statistics.delivered == 2, "the first never come")
+        fail(bills)
+        shard.turn_until(lambda: shard.statistics.doubts == 1, "nothing is refused")
+        shard.write([(orders, 1), (more, 0)], after_ms=0, timer_topic=other)
+        shard.turn_until(lambda: shard.values(orders).keys() == {0, 1}, "it waits")
+        assert shard.statistics.parked.get(orders, 0) == 0, "after a single one"
+        fail(more)
+        shard.turn_until(lambda: shard.statistics.doubts == 2, "nothing is refused")
+    shard.write([(orders, 2)], after_ms=0, timer_topic=other)
+    shard.write([(orders, 3)], after_ms=0)
+    shard.turn_until(lambda: shard.statistics.parked.get(orders, 0) > 0, "it does not wait")
+    shard.turn_until(lambda: shard.values(orders).keys() == {0, 1, 2, 3}, "they never come")
+    assert all(values == [values[0]] for values in shard.values(orders).values()), "once"
+    assert refusing == ([] if is_deleted else [bills, more]), "a marker may be refused, too"
 
 
 def test_no_transaction_waits_for_the_partitions_of_a_new_target(

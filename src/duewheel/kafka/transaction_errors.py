@@ -5,6 +5,7 @@ from __future__ import annotations
 from kafka.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
+    InvalidTimestampError,
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
@@ -29,7 +30,10 @@ FENCED = (InvalidProducerEpochError, ProducerFencedError)  # another producer ha
 # Nothing is wrong with a partition that fails with one, unless the progress was acknowledged.
 NO_VERDICT = (*OUT_OF_TIME, *FENCED)
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
-# Refusals of a batch's content. A refused timestamp is not one: a clock is wrong, not the record.
+# Refusals of a batch's content. A refused timestamp is not one: with another it would be taken.
 REFUSED = (*TOO_LARGE, InvalidRecordError, PolicyViolationError)
-# In one partition: it has records of another client under the producer id.
+# What a partition may refuse a marker for, too: records of another client under the producer id, or
+# its topic's bounds of timestamps, which Kafka reports by either of two errors.
+REFUSES_MARKERS = (*FENCED, InvalidTimestampError, InvalidRecordError)
+# If the progress was not refused: another client has written under the producer id.
 FOREIGN = (*FENCED, OutOfOrderSequenceNumberError)

@@ -71,7 +71,7 @@ class FencedSession:
         self._ids = TransactionalIds(clients, names.transactional_id, limits, stopping)
         self._numbers: tuple[int, ...] = self.progress.ids  # of the blocked ids, and the one in use
         self._recheck = Deadline(_RECHECK_S)
-        self._refusing: frozenset[str] = frozenset()  # topics with a higher epoch of an id
+        self._refusing: frozenset[str] = frozenset()  # topics that may refuse a marker
         self._in_haste = False
         self.log = LogReader(clients, [names.state_topic])
         self._admin: KafkaAdminClient | None = None
@@ -162,9 +162,9 @@ class FencedSession:
             reason = self._clients.explain(error)
             raise KafkaUnavailable(f"the transactional ids are not named: {reason}") from error
 
-    def note_foreign_epochs(self, topics: Iterable[str]) -> None:
-        """These topics have refused the producer. If no other one has its id, that will be blocked
-        at the next start.
+    def note_refusing(self, topics: Iterable[str]) -> None:
+        """These topics have refused a batch, and may refuse the marker, too: the next start does
+        not wait for that for long.
         """
         self._refusing, self._in_haste = self._refusing.union(topics), True
 
@@ -177,8 +177,8 @@ class FencedSession:
         return self._ids.are_blocked(self._admin, self._numbers[-1:], otherwise=False)
 
     def _close_topics(self) -> None:
-        """Closes the topics with a higher epoch of a blocked id. Others of its transaction may lack
-        their marker only because the coordinator has given up.
+        """Closes the topics that refuse the marker of a blocked id. Others of its transaction may
+        lack their marker only because the coordinator has given up.
         """
         closed = dict[str, str]()
         for ending in self._ids.blocked:

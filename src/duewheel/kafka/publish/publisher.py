@@ -65,6 +65,7 @@ from duewheel.kafka.transaction_errors import (
     FOREIGN,
     NO_VERDICT,
     REFUSED,
+    REFUSES_MARKERS,
     PartitionRefusesId,
 )
 from duewheel.kafka.transaction_limits import TransactionLimits
@@ -228,7 +229,7 @@ class KafkaPublisher:
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
             if isinstance(error, internals.NotInKafka) and encoded is not None:
                 gone = [part for part in encoded.parts if part.topic in error.topics]
-                self._let_rest(prepared, [(gone, str(error))], began_ms)
+                self._let_rest(prepared, [(gone, str(error))], began_ms, at_once=False)
             raise self._after_failure(error) from None
 
     def _transact(self, attempt: PublishAttempt, prepared: Prepared | None) -> int | None:
@@ -282,31 +283,41 @@ class KafkaPublisher:
     ) -> None:
         """Has the catalog note every batch that was refused; the timer topics of such rest."""
         progress, why = outcomes[-1], list[tuple[list[Part], str]]()
+        perhaps = list[tuple[list[Part], str]]()
+        is_alone = not progress.failed_itself
         for part, error in internals.causes(parts, outcomes):
-            was_aborted = not progress.failed_itself and not isinstance(error, NO_VERDICT)
+            was_aborted = is_alone and not isinstance(error, NO_VERDICT)
             alone = progress.error is None or was_aborted
+            is_new = is_alone and not self._catalog.has_failed(part)
             self._catalog.note_refusal(part, error, alone=alone)
-            is_foreign = isinstance(error, FOREIGN) and not progress.failed_itself
-            if is_foreign and isinstance(error, FENCED):
+            if is_alone and isinstance(error, REFUSES_MARKERS):
                 # A hint, unless the progress was acknowledged: Kafka names them at the next start.
-                self._session.note_foreign_epochs([part.topic])
-            if isinstance(error, REFUSED) or is_foreign:
-                why.append(([part], f"{part.topic} refused a record: {type(error).__name__}"))
+                self._session.note_refusing([part.topic])
+            text = [part], f"{part.topic} refused a record: {type(error).__name__}"
+            if isinstance(error, REFUSED) or (is_alone and isinstance(error, FOREIGN)):
+                why.append(text)
+            elif is_new and isinstance(error, REFUSES_MARKERS):  # no trial: these become rare
+                perhaps.append(text)
         self._let_rest(prepared, why, began_ms)
+        self._let_rest(prepared, perhaps, began_ms, at_once=False)
 
     def _let_rest(
         self,
         prepared: Prepared | None,
         why: Iterable[tuple[Sequence[Part], str]],
         began_ms: int,
+        *,
+        at_once: bool = True,
     ) -> None:
-        """Lets the timer topics rest whose timers in these parts have aborted the transaction."""
+        """Lets the timer topics rest whose timers in these parts have aborted the transaction; if
+        not `at_once`, only those with another such part lately.
+        """
         if prepared is None:
             return
         topics = {topic: text for parts, text in why for topic in prepared.timer_topics_of(parts)}
         if topics:
             seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
-            self._resting.note_refusals(topics, seconds)
+            self._resting.note_refusals(topics, seconds, at_once=at_once)
 
 
 def _costly_sources(prepared: Prepared | None) -> frozenset[str]:

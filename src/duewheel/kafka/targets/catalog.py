@@ -246,6 +246,10 @@ class TargetCatalog:
         """How large to make this topic's batches, in bytes."""
         return min(self._smaller.get(topic) or self._limits.batch_bytes, target.batch_bytes_max)
 
+    def has_failed(self, sent: Part) -> bool:
+        """Whether its partition has failed before, and has taken no write since."""
+        return self._failures.has_failed((sent.topic, sent.partition))
+
     def note_refusal(self, sent: Part, error: Exception, *, alone: bool = False) -> bool:
         """Adapts to a refused batch; False if the error does not concern the batch.
 

@@ -3,7 +3,9 @@
 - refused: a target has refused a record, as after its `max.message.bytes` was lowered, or because
   another client has written under the shard's producer id. That aborts the transaction of all. All
   timers of the timer topic are parked, for at most a minute from the next commit on. The owner of
-  many targets could otherwise abort one transaction after the other.
+  many targets could otherwise abort one transaction after the other. What also happens to a careful
+  team lets its timer topic rest only if it happens again within a minute: a target is deleted, or
+  its bounds of timestamps change.
 - slow: a transaction with timers for costly targets (costly_targets.py) took long. Such timers of
   the timer topic are parked. For some minutes it is then alone in transactions with such timers: a
   slow one is caused by it.
@@ -19,8 +21,10 @@ import structlog
 
 from duewheel.checkpoints.pauses import PausedTimers
 from duewheel.kafka.targets.rest import Rests
+from duewheel.kafka.targets.ttl_cache import TtlCache
 
 _REFUSED_S = (3.0, 60.0)  # the shortest and the longest rest after a refusal
+_LATELY_S = 60.0
 _USUAL_S = 0.25  # a transaction that takes no longer is followed by no rest
 
 log = structlog.get_logger(__name__)
@@ -40,6 +44,7 @@ class RestingTimerTopics:
         self._note, self._now_s = note, now_s
         self._refused = Rests(_REFUSED_S, now_s)
         self._slow = Rests(now_s=now_s)
+        self._warned: TtlCache[str, bool] = TtlCache(now_s=now_s)  # would rest at once next time
         self._why: dict[str, str] = {}  # those of `_refused`
         self._lost: frozenset[str] = frozenset()  # those with refusals since the last commit
         self._lost_since_s = math.inf  # the start of the first attempt that they have aborted
@@ -60,8 +65,19 @@ class RestingTimerTopics:
         if topics and seconds > _USUAL_S:
             self._slow.note_duration(topics, seconds)
 
-    def note_refusals(self, why: Mapping[str, str], seconds: float) -> None:
-        """An attempt of so many seconds is aborted, because of these timer topics."""
+    def note_refusals(
+        self, why: Mapping[str, str], seconds: float, *, at_once: bool = True
+    ) -> None:
+        """An attempt of so many seconds is aborted, because of these timer topics. They rest, if
+        not `at_once` only those with another such attempt lately.
+        """
+        if not at_once:
+            again = {topic: text for topic, text in why.items() if self._warned.get(topic)}
+            for topic in why:
+                self._warned.put(topic, True, _LATELY_S)
+            why = again
+        if not why:
+            return
         self._lost |= frozenset(why)
         self._lost_since_s = min(self._lost_since_s, self._now_s() - seconds)
         self._refused.note_duration(self._lost, math.inf)  # the longest, until the commit

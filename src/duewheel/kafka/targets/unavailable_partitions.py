@@ -68,6 +68,10 @@ class UnavailablePartitions:
         down = {number for number in failed if self._failures.get((topic, number)) is not None}
         return replace(target, unavailable=target.unavailable | down) if down else target
 
+    def has_failed(self, partition: TopicPartition) -> bool:
+        """Whether it has failed, and has taken no write since."""
+        return self._failures.get_stale(partition) is not None
+
     def note_failure(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition."""
         times = (self._failures.get_stale(partition) or 0) + 1
