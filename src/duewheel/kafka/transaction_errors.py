@@ -32,8 +32,8 @@ NO_VERDICT = (*OUT_OF_TIME, *FENCED)
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 # Refusals of a batch's content. A refused timestamp is not one: with another it would be taken.
 REFUSED = (*TOO_LARGE, InvalidRecordError, PolicyViolationError)
-# What a partition may refuse a marker for, too: records of another client under the producer id, or
-# its topic's bounds of timestamps, which Kafka reports by either of two errors.
+# The partition may refuse a marker, too: because of another client's records under the producer id,
+# or of its topic's bounds of timestamps, which Kafka reports by either of two errors.
 REFUSES_MARKERS = (*FENCED, InvalidTimestampError, InvalidRecordError)
 # If the progress was not refused: another client has written under the producer id.
 FOREIGN = (*FENCED, OutOfOrderSequenceNumberError)

@@ -228,8 +228,8 @@ class KafkaPublisher:
             return stamp_ms
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
             if isinstance(error, internals.NotInKafka) and encoded is not None:
-                gone = [part for part in encoded.parts if part.topic in error.topics]
-                self._let_rest(prepared, [(gone, str(error))], began_ms, at_once=False)
+                absent = [part for part in encoded.parts if part.topic in error.topics]
+                self._note_causes(prepared, [(absent, str(error))], began_ms, at_once=False)
             raise self._after_failure(error) from None
 
     def _transact(self, attempt: PublishAttempt, prepared: Prepared | None) -> int | None:
@@ -298,10 +298,10 @@ class KafkaPublisher:
                 why.append(text)
             elif is_new and isinstance(error, REFUSES_MARKERS):  # no trial: these become rare
                 perhaps.append(text)
-        self._let_rest(prepared, why, began_ms)
-        self._let_rest(prepared, perhaps, began_ms, at_once=False)
+        self._note_causes(prepared, why, began_ms)
+        self._note_causes(prepared, perhaps, began_ms, at_once=False)
 
-    def _let_rest(
+    def _note_causes(
         self,
         prepared: Prepared | None,
         why: Iterable[tuple[Sequence[Part], str]],
