@@ -18,7 +18,7 @@ from tests.harness.topics import alter
 
 from duewheel.client import Answer, DelayProducer
 from duewheel.client.handle import RecallHandle
-from duewheel.config.bounds import Bound
+from duewheel.config.range_ends import Bound
 from duewheel.config.settings import load
 from duewheel.errors import InvalidTimer
 from duewheel.kafka.connect.clients import KafkaClients

@@ -10,7 +10,7 @@ from duewheel.api.limits import BULK_MAX, PAGE_MAX
 from duewheel.api.messages import KEY_BYTES, WithMessage
 from duewheel.api.model import RequestFields, Result
 from duewheel.api.requests import RecordPage, Strict, Topic
-from duewheel.config.bounds import Bound
+from duewheel.config.range_ends import Bound
 from duewheel.errors import ConfigError
 
 Code = Annotated[str, Field(max_length=100)]

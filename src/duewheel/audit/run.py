@@ -41,7 +41,7 @@ from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import Progress
-from duewheel.config.bounds import Bound
+from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, DuewheelError

@@ -126,7 +126,7 @@ def read(
 
     It stores no position and joins no group. Text has one line for each record, JSON all headers.
     """
-    from duewheel.config.bounds import BEGINNING, Bound
+    from duewheel.config.range_ends import BEGINNING, Bound
     from duewheel.ops.topics.reading import lines_to_send, records_of
 
     if for_send:

@@ -18,7 +18,7 @@ import pyarrow.compute
 
 from duewheel import factory
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter, ReceiptList, ReceiptQuery
-from duewheel.config.bounds import Bound
+from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.connect.deadline import Deadline

@@ -19,7 +19,7 @@ from duewheel.audit.history import AuditHistory
 from duewheel.audit.range import CHUNK_OFFSETS, offsets_in, ranges, reached, split_range
 from duewheel.audit.schedule import AuditSchedule
 from duewheel.checkpoints.state_file import State
-from duewheel.config.bounds import Bound
+from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, Locked
 from duewheel.osutil.child_process import Child

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duewheel.api.due_time import DueTime
-from duewheel.config.bounds import Bound
 from duewheel.config.instants import epoch_ms, ms_up, parse_instant
+from duewheel.config.range_ends import Bound
 
 EARLY = datetime(2027, 1, 15, 8, 0, 0, 400, tzinfo=UTC)  # 0.4 ms behind a whole one
 LATER_MS = 1_800_000_000_001

@@ -16,7 +16,7 @@ from kafka.errors import (
 from tests.harness.record_batches import batch, plain
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
-from duewheel.config.bounds import Bound
+from duewheel.config.range_ends import Bound
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded

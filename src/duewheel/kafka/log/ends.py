@@ -28,7 +28,7 @@ from duewheel.kafka.log.leader_requests import LeaderRequests
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 
 if TYPE_CHECKING:  # the client has no numpy
-    from duewheel.config.bounds import Bound
+    from duewheel.config.range_ends import Bound
     from duewheel.schemas.batches import TopicPartition
 
 INIT_MAKES_IT = ": `duewheel init` creates it"

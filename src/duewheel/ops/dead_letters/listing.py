@@ -17,8 +17,8 @@ from duewheel.api.dead_letters import (
 )
 from duewheel.api.messages import key_in_list
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
-from duewheel.config.bounds import BEGINNING, Bound
 from duewheel.config.instants import utc_text
+from duewheel.config.range_ends import BEGINNING, Bound
 from duewheel.config.settings import Settings
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline

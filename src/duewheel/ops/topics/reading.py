@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from duewheel import factory
 from duewheel.api.messages import octets_shown
 from duewheel.api.topics import ReadRecord
-from duewheel.config.bounds import Bound
+from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, shown
