@@ -56,7 +56,7 @@ from duewheel.wheel.storage.cancel_log import CHASE_FOUND, OUTCOMES, is_chase
 from duewheel.wheel.storage.message_store import StoredMessages
 
 _KINDS = (b"cancel", b"reschedule", b"keep")  # of requests
-REPEATED_BYTES_MAX = 16 << 10  # of a request's key, and of its headers, in the reply
+REPEATED_BYTES_MAX = 2 << 10  # of a request's key, and of its headers, in the reply
 REPEATED_MAX = 100  # headers: each takes a microsecond, of two bytes, while nothing is delivered
 _NULL = varint(-1)  # a record without value
 

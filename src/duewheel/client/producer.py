@@ -230,7 +230,7 @@ class DelayProducer:
                 by its key only.
             key, partition: of the timers; `Timer.partition` serves, too.
             timer_topic: by default the producer's. A handle of another one is refused.
-            headers: your own headers, which the reply repeats, up to 16 KiB of them.
+            headers: your own headers, which the reply repeats, up to 2 KiB of them.
             reply: False: no reply is awaited, so the reply topic is not read, and there is no
                 `answer`.
 
