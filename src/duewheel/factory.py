@@ -102,8 +102,8 @@ def slot_values(settings: Settings) -> dict[str, Any]:
 
 
 def policies(settings: Settings) -> Iterator[Policy]:
-    """Makes the policies of delivery that are configured. Their order counts: a row that one of
-    them postpones is skipped by later ones. Rates are last: a row that leaves is charged.
+    """Makes the policies of delivery that are configured. Rate skips rows that others have
+    postponed, so it is the last one.
     """
     by_topic = settings.timer.by_topic
     yield Expiry(by_topic("expires_after"), frozenset(by_topic("expired")))
