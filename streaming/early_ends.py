@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # it imports numpy and pyarrow
 
 _FILE_NAME = "early-ends"
 # No topic has such a name.
-_BEGINS, _WAITING, _ADDED = "/begins", "/waiting", "/added-messages"
+_BEGINS, _AGAIN, _WAITING, _ADDED = "/begins", "/again", "/waiting", "/added-messages"
 _NONE_ADDED: Mapping[str, int] = MappingProxyType({})
 
 
@@ -41,9 +41,18 @@ def offsets_to(ends: Marks, begins: Marks) -> dict[str, Any]:
     return marks_to(ends) | ({_BEGINS: marks_to(begins)} if begins else {})
 
 
+def offsets_after(before: Mapping[str, Any], ends: Marks, begins: Marks) -> dict[str, Any]:
+    """As `offsets_to`, and different from the batch before, if there is something to read: that
+    may have had these ends and begins, and all of its bytes from other partitions.
+    """
+    planned = offsets_to(ends, begins)
+    is_same = planned == before and any(ends[p] > at for p, at in begins.items())
+    return planned | {_AGAIN: True} if is_same else planned
+
+
 def offsets_from(planned: Mapping[str, Any]) -> tuple[Marks, Marks]:
-    """The inverse of `offsets_to`; raises MISSHAPEN for another shape."""
-    ends = {topic: of_topic for topic, of_topic in planned.items() if topic != _BEGINS}
+    """The inverse of `offsets_to` and `offsets_after`; raises MISSHAPEN for another shape."""
+    ends = {name: each for name, each in planned.items() if name not in (_BEGINS, _AGAIN)}
     return marks_from(ends), marks_from(planned.get(_BEGINS, {}))
 
 

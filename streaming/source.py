@@ -37,7 +37,7 @@ from duewheel.clock import SystemClock
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.streaming.batch_attempt import RowsOfBatch
 from duewheel.streaming.batch_plan import Offsets, batch_ends, bytes_of, divide
-from duewheel.streaming.early_ends import EarlyEnds, offsets_from, offsets_to
+from duewheel.streaming.early_ends import EarlyEnds, offsets_after, offsets_from
 from duewheel.streaming.task_share import EARLY_ENDS, TIMERS, TaskSettings, TaskShare
 
 if TYPE_CHECKING:  # see the module's head
@@ -150,7 +150,7 @@ class TimerReader(DataSourceStreamReader):
         while poll_s and ends == before and time.monotonic() + poll_s < give_up_s:
             time.sleep(poll_s)
             ends = self._ends_after(before)
-        return start if ends == planned and not early else offsets_to(ends, early)
+        return start if ends == planned and not early else offsets_after(start, ends, early)
 
     def _leave_out(self, waiting: Collection[TopicPartition]) -> None:
         """Leaves these partitions out, but for one batch a minute: each batch would read their
