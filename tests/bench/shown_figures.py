@@ -92,7 +92,7 @@ def costs(figures: Measured) -> str:
     disk = [ours(ENQUEUE, metric) for metric in DISK]
     lines = (
         f"Lateness at 5,000 timers a second: p50 {late[0]} ms, p99 {late[1]} ms.",
-        f"Each takes {cpu} us of processor time, with Kafka's part.",
+        f"Each timer takes {cpu} us of processor time, with Kafka's part.",
         f"An idle shard takes {idle} % of a core, without Kafka's part.",
         f"Memory at full speed: {memory[0]} MB, and Kafka's {memory[1]} MB.",
         f"Disk for a pending message of 100 bytes: {disk[0]} bytes, and {disk[1]} in Kafka.",

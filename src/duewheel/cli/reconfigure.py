@@ -43,8 +43,9 @@ def reconfigure(
     """Apply changed settings from the next message on.
 
     Needed for targets, mapping, levels, roll window, topics of replies and receipts, and others. A
-    running shard takes them while it runs. Pending timers stay as they are. With --accept-loss or
-    --skip no setting changes; for these and --rotate-key both processes must be stopped.
+    running shard takes them while it runs. They do not change pending timers, but targets are
+    checked again when a timer rolls or is parked. With --accept-loss or --skip no setting changes;
+    for these and --rotate-key both processes must be stopped.
     """
     from duewheel.ops import reconfigure as change
 
