@@ -2,7 +2,7 @@
 
      0  u4  crc          CRC-32 of all that follows
      4  i8  r            R of the record
-    12  i8  rows         timers delivered since the directory was made
+    12  i8  rows         timers delivered since the directory was made; -1: not counted yet
     20  ..  record       as Kafka has it
 
 Invariant: the mirror is written after Kafka's commit, so it is never ahead of Kafka. It is synced
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from duewheel.checkpoints.progress import Progress
 
 FILE_NAME = "mirror"
+UNCOUNTED = -1  # from a start until dequeue has all pending timers
 
 _CRC = struct.Struct("<I")
 _HEAD = struct.Struct("<qq")
 
 
 class MirrorFields(NamedTuple):
-    """The content of the file: R, the timers delivered since the directory was made, the record of
-    Kafka.
+    """The content of the file: R, the timers delivered since the directory was made or UNCOUNTED,
+    the record of Kafka.
     """
 
     delivered_slot: int

@@ -25,7 +25,7 @@ from duewheel.checkpoints.config_epochs import PRECISION
 from duewheel.checkpoints.local_state import Local, is_own
 from duewheel.checkpoints.ownership import require_same_shard
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX, Progress
-from duewheel.checkpoints.progress_mirror import Mirror
+from duewheel.checkpoints.progress_mirror import UNCOUNTED, Mirror
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.schemas.partition_names import partition_name
@@ -234,4 +234,4 @@ def commit(
         mirror = state.mirror()
         # Only after the commit: a mirror ahead of Kafka would make deliveries seem done that never
         # were.
-        state.write_mirror(Mirror.of(wanted, mirror.delivered_rows if mirror else 0))
+        state.write_mirror(Mirror.of(wanted, mirror.delivered_rows if mirror else UNCOUNTED))

@@ -28,7 +28,7 @@ import structlog
 
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
-from duewheel.checkpoints.progress_mirror import Mirror
+from duewheel.checkpoints.progress_mirror import UNCOUNTED, Mirror
 from duewheel.clock import Clock, Interval
 from duewheel.errors import (
     ConfigError,
@@ -82,7 +82,8 @@ class Committer:
 
     Attributes:
         committed: the newest progress that is certainly in Kafka.
-        delivered_rows: the number of placed rows that have left, for the mirror.
+        delivered_rows: the number of placed rows that have left, for the mirror; UNCOUNTED until
+            the loop has all rows.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Committer:
         partitions_max: int,
     ) -> None:
         self.committed = started.committed
-        self.delivered_rows = 0
+        self.delivered_rows = UNCOUNTED
         self._claimed = started.progress  # the fields of each progress beside its partitions
         self._directory = directory
         self._publisher = publisher

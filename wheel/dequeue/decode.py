@@ -1,7 +1,7 @@
 """Decodes stored messages into deliveries, column by column.
 
 A timer goes to its target unchanged, a rolled one back to its timer topic (requeue.py). Chunks with
-too many topics or rolled timers for one transaction are divided.
+too many rows that write to their timer topic are divided.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
     scan       finds the closed slots' rows in the log and cuts them into chunks     (slot_scan.py)
     read       reads a chunk's messages and verifies them                        (message_store.py)
-    decode     decodes them as deliveries, split if they name too many topics           (decode.py)
+    decode     decodes them as deliveries, split if too many go back                    (decode.py)
     postpone   asks the policies of delivery                                   (policies/policy.py)
     drop       drops rows that are cancelled, or out already             (checkpoints/delivered.py)
     split      firings of recurring timers from their next copies                   (successors.py)

@@ -29,7 +29,7 @@ from duewheel.checkpoints.held_copies import named
 from duewheel.checkpoints.local_state import Local, RecoveryRecord, read_local_state
 from duewheel.checkpoints.ownership import require_may_own
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.checkpoints.progress_mirror import Mirror
+from duewheel.checkpoints.progress_mirror import UNCOUNTED, Mirror
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -180,7 +180,7 @@ def publish_decision(
         RecoveryRecord(
             decision.case, decision.keep, generation, state.boot_id, state.dequeue_starts
         ).write(directory.path, directory.fs)
-        state.write_mirror(Mirror.of(committed, 0))
+        state.write_mirror(Mirror.of(committed, UNCOUNTED))
         if decision.close != local.close or not decision.is_whole:
             state.restart_close(decision.close)
         # Under the same lock as the decision: ingest must not see one without the other.

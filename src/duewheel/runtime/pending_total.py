@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:  # they import numpy
-    from duewheel.checkpoints.progress_mirror import Mirror
+from duewheel.checkpoints.progress_mirror import UNCOUNTED, Mirror
+
+if TYPE_CHECKING:  # it imports numpy
     from duewheel.checkpoints.state_file import State
 
 
@@ -26,11 +27,11 @@ def totals_of(state: State, mirror: Mirror | None, count: Callable[[], int] | No
     Args:
         state: the directory's.
         mirror: read before `state` is: a row that is placed later counts as pending, at worst.
-        count: counts the timers in the files, for a standby: no process of it counts the deliveries
-            of its owner.
+        count: counts the timers in the files, for a standby, which counts no deliveries of its
+            owner, and for a start that does not have all timers yet.
     """
-    if state.standby:
+    placed = state.commit().placed
+    if state.standby or mirror is None or mirror.delivered_rows == UNCOUNTED:
         pending = count() if count and not state.needs_recovery else 0
-        return TimerTotals(pending, max(0, state.commit().placed - pending))
-    placed, delivered = state.commit().placed, mirror.delivered_rows if mirror else 0
-    return TimerTotals(placed - delivered, max(0, delivered))
+        return TimerTotals(pending, max(0, placed - pending))
+    return TimerTotals(placed - mirror.delivered_rows, mirror.delivered_rows)
