@@ -21,6 +21,7 @@ from typing import Any
 from duewheel.api.due_time import DueTime
 from duewheel.client.request_headers import require_message, timer_headers
 from duewheel.clock import SystemClock
+from duewheel.errors import InvalidTimer
 
 Execute = Callable[[str, dict[str, Any]], Any]
 
@@ -32,7 +33,7 @@ def schedule(
     *,
     deliver_at: datetime | int | None = None,
     delay: timedelta | str | None = None,
-    key: str | None = None,
+    key: str | bytes | None = None,
     id: str | None = None,
     tag: str | None = None,
     headers: Mapping[str, str] | None = None,
@@ -42,6 +43,7 @@ def schedule(
 
     Args:
         deliver_at, delay: one of both; a delay counts from now on, not from the commit.
+        key: text, or its bytes in UTF-8.
         id: for cancels; by default a random one.
         timer_topic: None for the default of the column.
 
@@ -52,11 +54,12 @@ def schedule(
     due = DueTime.of(DueTime.of(deliver_at, delay).due_ms(now_ms, ()))
     own = [(name, text.encode()) for name, text in (headers or {}).items()]
     require_message(key, value)
+    key_text = _key_text(key)
     timer_headers(target, due, timer_topic or "", headers=own, tag=tag, id=id)
     _insert(
         execute,
         timer_topic=timer_topic,
-        key=key,
+        key=key_text,
         value=value,
         target=target,
         due_ms=due.number,
@@ -66,9 +69,27 @@ def schedule(
     )
 
 
-def cancel(execute: Execute, id: str, *, key: str | None, timer_topic: str | None = None) -> None:
-    """Inserts a cancel of the pending timers with this id and key."""
-    _insert(execute, timer_topic=timer_topic, key=key, timer_id=id, cancels=True)
+def cancel(
+    execute: Execute, id: str, *, key: str | bytes | None, timer_topic: str | None = None
+) -> None:
+    """Inserts a cancel of the pending timers with this id and key.
+
+    Raises:
+        InvalidTimer: the key is no text; nothing was inserted.
+    """
+    _insert(execute, timer_topic=timer_topic, key=_key_text(key), timer_id=id, cancels=True)
+
+
+def _key_text(key: str | bytes | None) -> str | None:
+    return None if key is None else _text(key, "the key")
+
+
+def _text(given: str | bytes, name: str) -> str:
+    # Of bytes a column of text would get the hexadecimal digits.
+    try:
+        return given if isinstance(given, str) else str(given, "utf-8")
+    except (TypeError, UnicodeDecodeError):
+        raise InvalidTimer(f"{name} is neither text nor bytes of UTF-8") from None
 
 
 def _insert(execute: Execute, **columns: object) -> None:

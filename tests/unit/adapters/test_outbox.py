@@ -50,6 +50,22 @@ def test_a_delay_counts_from_now_on() -> None:
     }
 
 
+def test_a_key_of_bytes_is_the_text_that_it_encodes() -> None:
+    key = "ordér-42".encode()
+    _, timer = run(outbox.schedule, "orders", b"pay", delay="15m", key=key)
+    _, cancel = run(outbox.cancel, "r-42", key=key)
+    assert timer["key"] == cancel["key"] == "ordér-42"
+
+
+@pytest.mark.parametrize("key", [b"\xff", 42])
+def test_a_key_that_is_no_text_is_refused(key: Any) -> None:
+    refused = "the key is neither text nor bytes of UTF-8"
+    with pytest.raises(InvalidTimer, match=refused):
+        run(outbox.schedule, "orders", b"pay", delay="15m", key=key)
+    with pytest.raises(InvalidTimer, match=refused):
+        run(outbox.cancel, "r-42", key=key)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
