@@ -14,7 +14,7 @@ committed. `execute` runs a statement with parameters by name, written as %(name
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ from duewheel.clock import SystemClock
 from duewheel.errors import InvalidTimer
 
 Execute = Callable[[str, dict[str, Any]], Any]
+Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 
 
 def schedule(
@@ -36,7 +37,7 @@ def schedule(
     key: str | bytes | None = None,
     id: str | None = None,
     tag: str | None = None,
-    headers: Mapping[str, str] | None = None,
+    headers: Headers | None = None,
     timer_topic: str | None = None,
 ) -> None:
     """Inserts a timer.
@@ -44,6 +45,7 @@ def schedule(
     Args:
         deliver_at, delay: one of both; a delay counts from now on, not from the commit.
         key: text, or its bytes in UTF-8.
+        headers: a mapping, or pairs as for DelayProducer, each name once; values as `key`.
         id: for cancels; by default a random one.
         timer_topic: None for the default of the column.
 
@@ -52,9 +54,9 @@ def schedule(
     """
     now_ms = SystemClock().now_ms()
     due = DueTime.of(DueTime.of(deliver_at, delay).due_ms(now_ms, ()))
-    own = [(name, text.encode()) for name, text in (headers or {}).items()]
+    texts, key_text = _header_texts(headers), _key_text(key)
+    own = [(name, text.encode()) for name, text in texts.items()]
     require_message(key, value)
-    key_text = _key_text(key)
     timer_headers(target, due, timer_topic or "", headers=own, tag=tag, id=id)
     _insert(
         execute,
@@ -65,7 +67,7 @@ def schedule(
         due_ms=due.number,
         timer_id=id,
         tag=tag,
-        headers=json.dumps(headers) if headers else None,
+        headers=json.dumps(texts) if texts else None,
     )
 
 
@@ -78,6 +80,20 @@ def cancel(
         InvalidTimer: the key is no text; nothing was inserted.
     """
     _insert(execute, timer_topic=timer_topic, key=_key_text(key), timer_id=id, cancels=True)
+
+
+def _header_texts(headers: Headers | None) -> dict[str, str]:
+    texts = dict[str, str]()
+    for pair in headers.items() if isinstance(headers, Mapping) else headers or ():
+        match pair:
+            case (str(name), value) if name not in texts:
+                texts[name] = _text(value, f"the header {name}")
+            case _:
+                raise InvalidTimer(
+                    "headers: give a mapping, or pairs of a name and a value, each name once: a "
+                    "row has them as a JSON object"
+                )
+    return texts
 
 
 def _key_text(key: str | bytes | None) -> str | None:

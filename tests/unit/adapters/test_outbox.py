@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Any
 
@@ -64,6 +65,36 @@ def test_a_key_that_is_no_text_is_refused(key: Any) -> None:
         run(outbox.schedule, "orders", b"pay", delay="15m", key=key)
     with pytest.raises(InvalidTimer, match=refused):
         run(outbox.cancel, "r-42", key=key)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"trace": "ü", "a": "1"},
+        {"trace": "ü".encode(), "a": b"1"},
+        [("trace", "ü".encode()), ("a", b"1")],
+        (pair for pair in [("trace", "ü"), ("a", b"1")]),
+    ],
+)
+def test_headers_are_a_mapping_or_the_pairs_of_the_client(headers: Any) -> None:
+    _, row = run(outbox.schedule, "orders", b"pay", delay="15m", headers=headers)
+    assert list(json.loads(row["headers"]).items()) == [("trace", "ü"), ("a", "1")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"a": 1}, "the header a is neither text nor bytes of UTF-8"),
+        ({"a": None}, "the header a is neither text nor bytes of UTF-8"),
+        ([("a", b"\xff")], "the header a is neither text nor bytes of UTF-8"),
+        ({b"a": b"1"}, "a mapping, or pairs of a name and a value"),
+        (["ab"], "a mapping, or pairs of a name and a value"),
+        ([("a", b"1"), ("a", b"2")], "each name once"),
+    ],
+)
+def test_headers_that_a_row_cannot_have_are_refused(headers: Any, reason: str) -> None:
+    with pytest.raises(InvalidTimer, match=reason):
+        run(outbox.schedule, "orders", b"pay", delay="15m", headers=headers)
 
 
 @pytest.mark.parametrize(
