@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from duewheel.api.due_time import DueTime
-from duewheel.client.request_headers import require_message, timer_headers
+from duewheel.client.request_headers import BY_COLUMNS, require_message, timer_headers, users
 from duewheel.clock import SystemClock
 from duewheel.errors import InvalidTimer
 
@@ -52,10 +52,12 @@ def schedule(
     Raises:
         InvalidTimer: an argument is impossible; nothing was inserted.
     """
+    if (deliver_at is None) == (delay is None):
+        raise InvalidTimer("give exactly one of deliver_at and delay")
     now_ms = SystemClock().now_ms()
     due = DueTime.of(DueTime.of(deliver_at, delay).due_ms(now_ms, ()))
     texts, key_text = _header_texts(headers), _key_text(key)
-    own = [(name, text.encode()) for name, text in texts.items()]
+    own = users([(name, text.encode()) for name, text in texts.items()], BY_COLUMNS)
     require_message(key, value)
     timer_headers(target, due, timer_topic or "", headers=own, tag=tag, id=id)
     _insert(

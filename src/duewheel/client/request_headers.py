@@ -33,6 +33,9 @@ from duewheel.schemas.name_patterns import may_name_topic
 TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
 # The headers of a delivery, a reply or a dead letter. In a request only the id has a meaning.
 _ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
+# What to do in place of a reserved header.
+_BY_ARGUMENT = "use the corresponding argument"
+BY_COLUMNS = "a row of an outbox requests by its columns alone (docs/outbox.md)"
 
 
 def timer_headers(
@@ -116,12 +119,12 @@ def require_message(key: object, value: object) -> None:
         raise InvalidTimer("give a value, or a key: a message needs one of them")
 
 
-def users(headers: Iterable[NonNullHeader]) -> list[NonNullHeader]:
+def users(headers: Iterable[NonNullHeader], instead: str = _BY_ARGUMENT) -> list[NonNullHeader]:
     """Checks a user's headers, which must not be requests, and drops those of a delivery."""
     given = list(headers)
     if any(name == SOURCE for name, _ in given):
         given = [header for header in given if header[0] not in _ADDED]
-    refuse(given, REQUEST.keys() - _ADDED | {TIMER_ID})
+    refuse(given, REQUEST.keys() - _ADDED | {TIMER_ID}, instead)
     return given
 
 
@@ -153,7 +156,9 @@ def checked(partition: int) -> int:
     return partition
 
 
-def refuse(headers: Iterable[NonNullHeader], reserved: set[str]) -> None:
+def refuse(
+    headers: Iterable[NonNullHeader], reserved: set[str], instead: str = _BY_ARGUMENT
+) -> None:
     """Refuses headers with a reserved name.
 
     Raises:
@@ -161,4 +166,4 @@ def refuse(headers: Iterable[NonNullHeader], reserved: set[str]) -> None:
     """
     for name, _ in headers:
         if name in reserved:
-            raise InvalidTimer(f"the header {name} is reserved: use the corresponding argument")
+            raise InvalidTimer(f"the header {name} is reserved: {instead}")

@@ -98,6 +98,22 @@ def test_headers_that_a_row_cannot_have_are_refused(headers: Any, reason: str) -
 
 
 @pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({}, "give exactly one of deliver_at and delay$"),
+        ({"delay": "1m", "deliver_at": 1}, "give exactly one of deliver_at and delay$"),
+        (
+            {"delay": "1m", "headers": {"TIMER_IF_PENDING": "keep"}},
+            "TIMER_IF_PENDING is reserved: a row of an outbox requests by its columns",
+        ),
+    ],
+)
+def test_a_refusal_names_only_what_an_outbox_has(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTimer, match=reason):
+        run(outbox.schedule, "orders", b"pay", **given)
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {},

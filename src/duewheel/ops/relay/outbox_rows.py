@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from duewheel.api.requests import NewTimer
+from duewheel.client.request_headers import BY_COLUMNS, users
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops.changes.requests import record_headers
@@ -72,7 +73,9 @@ def record_of_row(settings: Settings, row: OutboxRow, now_ms: int) -> TimerRecor
         "tag": row.tag,
         "headers": _headers(row.headers),
     }
-    to, request = record_headers(settings, NewTimer.of(fields), now_ms)
+    timer = NewTimer.of(fields)
+    users(timer.header_octets, BY_COLUMNS)
+    to, request = record_headers(settings, timer, now_ms)
     return TimerRecord(to, key, row.value, request, None, None, route)
 
 

@@ -78,6 +78,13 @@ def test_a_timer_and_its_cancel_without_a_key_have_one_partition(settings: Setti
     assert (timer.key, timer.route) == (cancel.key, cancel.route) == (None, b"reminder-42")
 
 
+def test_a_row_expires_by_a_header(settings: Settings) -> None:
+    own = json.dumps({"TIMER_EXPIRES_MS": str(NOW_MS + 1_000_000)})
+    record = record_of_row(settings, row(headers=own), NOW_MS)
+    assert ("TIMER_EXPIRES_MS", b"1800001000000") in record.headers
+    assert preview(settings, record) == Preview(None, NOW_MS + 900_000, "orders")
+
+
 def test_a_cancel(settings: Settings) -> None:
     record = record_of_row(settings, row(cancels=True, target=None, due_ms=None), NOW_MS)
     assert (record.key, record.value) == (b"order-42", None)
@@ -102,7 +109,7 @@ def test_a_cancel(settings: Settings) -> None:
         ({"headers": "[1]"}, "no JSON object"),
         ({"headers": '{"a": 1}'}, "headers"),
         ({"headers": '{"a": null}'}, "has no value"),
-        ({"headers": '{"REAL_TOPIC": "mails"}'}, "is reserved"),
+        ({"headers": '{"REAL_TOPIC": "mails"}'}, "a row of an outbox requests by its columns"),
         ({"headers": "[" * 100_000}, "no JSON"),
     ],
 )
