@@ -268,6 +268,16 @@ def test_a_database_that_has_gone_back_is_noticed(
     assert values(settings) == [b"a", b"b", b"c", b"d"]
 
 
+def test_a_relay_of_another_name_is_never_ready(
+    config: Path, settings: Settings, connection: psycopg.Connection[Any]
+) -> None:
+    relay_all(settings, connection)
+    ended = run(config, "relay", "postgres", "--name", "another")
+    assert ended.returncode == 2, ended.stderr
+    assert "the relay 'outbox' sends these rows" in ended.stderr
+    assert "the relay is ready" not in ended.stderr
+
+
 def test_a_row_with_the_number_of_a_lost_one_is_sent(
     settings: Settings, connection: psycopg.Connection[Any]
 ) -> None:

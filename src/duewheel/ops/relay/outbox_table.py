@@ -126,6 +126,11 @@ class OutboxTable:
         """Closes the connection."""
         self._connection.close()
 
+    def require_own(self, position: RelayPosition) -> None:
+        """Refuses a table whose rows this relay must not send. Raises as `next_rows`."""
+        with _explained():
+            self._part(position)
+
     def next_rows(
         self, position: RelayPosition, rows_max: int
     ) -> tuple[list[OutboxRow], list[RefusedRow]]:

@@ -107,6 +107,7 @@ class _Relay:
 
     def send_all(self, backoff: Backoff, metrics: RelayMetrics) -> None:
         """Sends rows until the clock stops; each success resets `backoff`."""
+        self._table.require_own(self._run.position)
         log.info("the relay is ready", relay=self._name, part=self._run.position.part)
         while not self._clock.stopping.is_set():
             if not self._send_part(metrics):
