@@ -194,7 +194,7 @@ class DelayProducer:
             ConfigError, KafkaUnavailable: there is no such timer topic, or Kafka does not describe
                 it in time; nothing was sent.
         """
-        when = self._when(deliver_at, delay, level, recurring)
+        when = self._when("schedule", deliver_at, delay, level, recurring)
         request = request_headers.timer_headers(
             *(topic, when, self.timer_topic),
             headers=headers,
@@ -301,7 +301,7 @@ class DelayProducer:
             KafkaUnavailable, ConfigError: Kafka, or the reply topic, cannot be read; nothing was
                 sent.
         """
-        when = self._when(deliver_at, delay, level, recurring)
+        when = self._when("reschedule", deliver_at, delay, level, recurring)
         timer_topic = timer_topic or self.timer_topic
         self._require_topic(timer_topic)
         handle = self._handle(timer, timer_topic)
@@ -453,18 +453,16 @@ class DelayProducer:
 
     def _when(
         self,
+        method: str,
         deliver_at: datetime | int | None,
         delay: timedelta | str | None,
         level: int | None,
         recurring: RecurringArguments,
     ) -> DueTime | RecurringTime:
         """Makes the due time, which ingest must not refuse, or the instants."""
-        if recurring:
-            if [deliver_at, delay, level].count(None) != 3:
-                raise InvalidTimer("a recurring timer has no due time: give cron or every alone")
-            return RecurringTime.of(**recurring)
-        when = DueTime.of(deliver_at, delay, level)
-        when.require_within(self._levels_ms, self._max_delay_ms, SystemClock().now_ms())
+        when = request_headers.requested_time(method, deliver_at, delay, level, recurring)
+        if isinstance(when, DueTime):
+            when.require_within(self._levels_ms, self._max_delay_ms, SystemClock().now_ms())
         return when
 
     def _routed(

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from duewheel.api.due_time import DueTime, NonNullHeader, instant_ms, whole, window_headers
-from duewheel.api.recurring_time import RecurringTime, require_name
+from duewheel.api.recurring_time import RecurringArguments, RecurringTime, require_name
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.errors import InvalidTimer
 from duewheel.schemas.header_names import (
@@ -36,6 +36,30 @@ _ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
 # What to do in place of a reserved header.
 _BY_ARGUMENT = "use the corresponding argument"
 BY_COLUMNS = "a row of an outbox requests by its columns alone (docs/outbox.md)"
+
+
+def requested_time(
+    method: str,
+    deliver_at: datetime | int | None,
+    delay: timedelta | str | None,
+    level: int | None,
+    recurring: RecurringArguments,
+) -> DueTime | RecurringTime:
+    """Makes the due time, or the instants, of the arguments of a method of DelayProducer.
+
+    Raises:
+        InvalidTimer: they contradict each other, or one does not parse.
+        TypeError: an argument that is taken for one of a recurring timer has another name.
+    """
+    for name in recurring:
+        if name not in RecurringArguments.__annotations__:
+            text = f"DelayProducer.{method}() got an unexpected keyword argument {name!r}"
+            raise TypeError(text)
+    if not recurring:
+        return DueTime.of(deliver_at, delay, level)
+    if [deliver_at, delay, level].count(None) != 3:
+        raise InvalidTimer("a recurring timer has no due time: give cron or every alone")
+    return RecurringTime.of(**recurring)
 
 
 def timer_headers(

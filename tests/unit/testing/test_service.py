@@ -130,6 +130,27 @@ def test_a_timer_without_key_and_value_is_refused(service: LocalService) -> None
     assert len(service.pending()) == 1
 
 
+@pytest.mark.parametrize("unknown", [{"max_wait": "1m", "delay": "1m"}, {"delai": "1m"}])
+def test_an_unknown_argument_is_named(service: LocalService, unknown: dict[str, Any]) -> None:
+    name = next(iter(unknown))
+
+    def refused(method: str) -> Any:
+        text = rf"DelayProducer\.{method}\(\) got an unexpected keyword argument '{name}'"
+        return pytest.raises(TypeError, match=text)
+
+    async def schedule() -> None:
+        async with service.async_producer() as producer:
+            await producer.schedule("orders", b"v", **unknown)
+
+    producer = service.producer()
+    with refused("schedule"):
+        producer.schedule("orders", b"v", **unknown)
+    with refused("reschedule"):
+        producer.reschedule("7", key=b"k", topic="orders", value=b"v", **unknown)
+    with refused("schedule"):
+        asyncio.run(schedule())
+
+
 def test_a_delay_counts_from_the_brokers_time_whatever_the_producer_says(
     service: LocalService,
 ) -> None:
