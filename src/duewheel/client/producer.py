@@ -161,8 +161,7 @@ class DelayProducer:
 
         Args:
             topic: the target.
-            value: bytes, or what the option `value_serializer` takes.
-            key: bytes, or what the option `key_serializer` takes; None for no key.
+            value, key: bytes, or what the options `value_serializer` and `key_serializer` take.
             headers: delivered unchanged, before those that duewheel adds. The headers of a
                 delivered message are accepted: those that its delivery added (TIMER_SOURCE,
                 TIMER_DUE_MS, UNIQ_KEY, …) are removed, and the new timer has an id of its own.
@@ -174,8 +173,8 @@ class DelayProducer:
                 key, or else its id; `due_ms` of the result is the due time without the window.
             tag: a word of 64 bytes at most, by which timers are listed, cancelled and paused; a
                 header of the delivery, too.
-            expires_at: as `deliver_at`: after it the message becomes a dead letter (`expired`). A
-                header of the delivery, too.
+            expires_at: as `deliver_at`, and not before the due time: after it the message becomes a
+                dead letter (`expired`). A header of the delivery, too.
             id: the timer's id, for consumers and for cancels; by default its record's position.
             partition: of `topic`; by default Kafka's usual choice at delivery.
             if_pending: its fate while an earlier timer with its `id` and the same `key` is pending.
@@ -195,6 +194,7 @@ class DelayProducer:
                 it in time; nothing was sent.
         """
         when = self._when("schedule", deliver_at, delay, level, recurring)
+        now_ms = SystemClock().now_ms()
         request = request_headers.timer_headers(
             *(topic, when, self.timer_topic),
             headers=headers,
@@ -204,6 +204,7 @@ class DelayProducer:
             id=id,
             partition=partition,
             if_pending=if_pending,
+            due_ms=None if expires_at is None else when.due_ms(now_ms, self._levels_ms),
         )
         sent = self._write(value, key, request, self._routed(when, id, key, partition), None)
         what = f'timer for "{topic}"' if id is None else f'timer "{id}" for "{topic}"'

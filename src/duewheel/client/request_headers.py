@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from duewheel.api.due_time import DueTime, NonNullHeader, instant_ms, whole, window_headers
 from duewheel.api.recurring_time import RecurringArguments, RecurringTime, require_name
 from duewheel.client.handle import RecallHandle, id_bytes
+from duewheel.config.instants import utc_text
 from duewheel.errors import InvalidTimer
 from duewheel.schemas.header_names import (
     ANSWER,
@@ -74,8 +75,10 @@ def timer_headers(
     id: str | None = None,
     partition: int | None = None,
     if_pending: IfPending | None = None,
+    due_ms: int | None = None,
 ) -> list[NonNullHeader]:
-    """All headers of a new timer's record; the arguments are those of `DelayProducer.schedule`.
+    """All headers of a new timer's record; the arguments are those of `DelayProducer.schedule`, and
+    the epoch ms of `when`, by this host's clock.
 
     Raises:
         InvalidTimer: an argument is impossible, or one of the user's headers is reserved.
@@ -85,7 +88,7 @@ def timer_headers(
     if tag is not None:
         request.append((TAG, tag_octets(tag)))
     if expires_at is not None:
-        request.append((EXPIRES_MS, b"%d" % _last_ms(expires_at, when)))
+        request.append((EXPIRES_MS, b"%d" % _last_ms(expires_at, when, due_ms)))
     request += [*when.headers, *window_headers(window)]
     if id is not None:
         request.append((NAME_OF[Request.TIMER_ID], id_bytes(id)))
@@ -94,10 +97,15 @@ def timer_headers(
     return [*request, *target(topic, partition, timer_topic)]
 
 
-def _last_ms(expires_at: datetime | int, when: DueTime | RecurringTime) -> int:
+def _last_ms(expires_at: datetime | int, when: DueTime | RecurringTime, due_ms: int | None) -> int:
     if isinstance(when, RecurringTime):
         raise InvalidTimer("a recurring timer ends by `ends`, not by expires_at")
-    return instant_ms(expires_at, "expires_at")
+    last_ms = instant_ms(expires_at, "expires_at")
+    if due_ms is not None and last_ms < due_ms:
+        raise InvalidTimer(
+            f"the timer expires at {utc_text(last_ms)}, before it is due at {utc_text(due_ms)}"
+        )
+    return last_ms
 
 
 def _if_pending_header(

@@ -67,6 +67,12 @@ SEND: dict[str, Any] = {
         ({"delay": None, "level": 3}, "there is no level 3: the last of timer.levels is 2"),
         ({"delay": None, "deliver_at": "2126-01-01T00:00Z"}, "the longest delay"),
         ({"id": "ü" * 128}, "256 bytes"),
+        (
+            {"expires_at": NOW_MS + 999},
+            r"expires at 2027-01-15T08:00:00\.999Z, before it is due at 2027-01-15T08:00:01\.000Z",
+        ),
+        ({"delay": None, "level": 2, "expires_at": NOW_MS + 4_999}, "before it is due"),
+        ({"delay": None, "deliver_at": NOW_MS + 2, "expires_at": NOW_MS + 1}, "before it is due"),
     ],
 )
 def test_send_refuses_what_would_become_a_dead_letter(

@@ -117,6 +117,7 @@ def test_a_body_with_very_many_errors_has_a_short_answer(client: TestClient) -> 
         {"other": 1},
         {"partition": -1},
         {"timer_topic": "nothing"},
+        {"expires_at": NOW_MS},
     ],
 )
 def test_an_impossible_timer_is_refused(

@@ -130,6 +130,19 @@ def test_a_timer_without_key_and_value_is_refused(service: LocalService) -> None
     assert len(service.pending()) == 1
 
 
+@pytest.mark.parametrize("due", [{"delay": "1m"}, {"deliver_at": START + timedelta(minutes=1)}])
+def test_a_timer_that_could_only_expire_is_refused(
+    service: LocalService, due: dict[str, Any]
+) -> None:
+    expires_at = START + timedelta(seconds=59)
+    both = r"expires at 2027-\S+:59\.000Z, before it is due at 2027-\S+:00\.000Z"
+    with pytest.raises(InvalidTimer, match=both):
+        service.producer().schedule("orders", b"v", expires_at=expires_at, **due)
+    service.producer().schedule("orders", b"v", expires_at=START + timedelta(minutes=1), **due)
+    service.advance("1m")
+    assert values(service, "orders") == [b"v"]
+
+
 @pytest.mark.parametrize("unknown", [{"max_wait": "1m", "delay": "1m"}, {"delai": "1m"}])
 def test_an_unknown_argument_is_named(service: LocalService, unknown: dict[str, Any]) -> None:
     name = next(iter(unknown))

@@ -52,7 +52,8 @@ def record_headers(
     to = timer_topic_of(settings, timer.timer_topic)
     require_due(settings, timer, now_ms)
     require_message(timer.key_octets, timer.value_octets)
-    return to, timer_headers(timer.topic, timer.due, to, **_choices(timer))
+    due_ms = timer.due.due_ms(now_ms, settings.timer.levels_ms)
+    return to, timer_headers(timer.topic, timer.due, to, **_choices(timer), due_ms=due_ms)
 
 
 def _choices(timer: NewTimer) -> dict[str, Any]:
