@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,17 +239,18 @@ def test_a_timer_that_kafka_refuses(topics: ClientTopics) -> None:
         assert isinstance(asked.exception(ANSWER_S), KafkaError)
 
 
-def test_send_command(topics: ClientTopics, tmp_path: Path) -> None:
-    path = tmp_path / "duewheel.toml"
+def sending(topics: ClientTopics, folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    path = folder / "duewheel.toml"
     path.write_text(
         f'[kafka]\nbootstrap_servers = "{topics.servers}"\n[timer]\ntopics = ["{topics.timers}"]\n'
         'max_delay = "9000d"\ntargets = ["*"]\n'
     )
     words = ["--topic", topics.orders, "--key", "abc", "--value", "pay", "--header", "x=1"]
+    return partial(launcher.run, path, "send", *words)
 
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        return launcher.run(path, "send", *words, *more)
 
+def test_send_command(topics: ClientTopics, tmp_path: Path) -> None:
+    run = sending(topics, tmp_path)
     sent = run("--deliver-at", "2030-01-01T01:00+01:00", "--id", "7", "--output", "json")
     assert sent.returncode == 0, sent.stderr
     (record,) = topics.records(topics.timers)
@@ -265,6 +267,22 @@ def test_send_command(topics: ClientTopics, tmp_path: Path) -> None:
     for refused in (["--delay", "soon"], [], ["--delay", "1s", "--topic", topics.timers]):
         assert run(*refused).returncode == 2
     assert len(topics.records(topics.timers)) == 1
+
+
+def test_send_says_that_a_timer_to_keep_may_be_dropped(
+    topics: ClientTopics, tmp_path: Path
+) -> None:
+    run = sending(topics, tmp_path)
+    new = ["--delay", "1h", "--id", "7"]
+    keep = [*new, "--if-pending", "keep"]
+    silent = run(*keep)
+    assert "timer.reply_topic names no topic" in silent.stderr
+    told = run(*keep, "--set", "timer.reply_topic=app.replies")
+    assert "this one is dropped (`kept`)" in told.stderr
+    assert "the reply in app.replies says which" in told.stderr
+    assert (silent.returncode, told.returncode) == (0, 0)
+    for plain in (new, [*new, "--if-pending", "replace"]):
+        assert "dropped" not in run(*plain).stderr
 
 
 # ---- asyncio -------------------------------------------------------------------------------------

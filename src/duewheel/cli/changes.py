@@ -12,7 +12,7 @@ from duewheel.api.requests import NamedTimers, NewTimer, Replacement, TimerFilte
 from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.options import with_dry_run, with_writer
 from duewheel.cli.output import Printer, say
-from duewheel.cli.replies import ReplyWait, show_answer, with_wait
+from duewheel.cli.replies import ReplyWait, say_what_keep_does, show_answer, with_wait
 from duewheel.cli.request_options import OF_NEW_TIMER, OF_PENDING_TIMERS, with_fields, with_request
 from duewheel.errors import ConfigError
 
@@ -40,6 +40,8 @@ def send(writer: TimerWriter, timer: NewTimer, output: Printer) -> None:
     from duewheel.ops.changes.acceptance import is_missing
 
     output.show(requests.send(writer, timer))
+    if timer.if_pending == "keep":
+        say_what_keep_does(writer.settings)
     if is_missing(writer.settings, timer.topic):
         say(
             f"there is no topic {timer.topic!r} yet. `duewheel topic create {timer.topic}` makes "

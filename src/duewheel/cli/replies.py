@@ -98,6 +98,20 @@ def show_answer(
     return 0 if result.answer == "cancelled" else 1
 
 
+def say_what_keep_does(settings: Settings) -> None:
+    """Prints that a timer with `keep` may have been dropped: no result of a client says so."""
+    topic = settings.timer.reply_topic
+    which = (
+        "timer.reply_topic names no topic, so that no reply says which"
+        if topic is None
+        else f"the reply in {topic} says which"
+    )
+    say(
+        "written; while an earlier timer with its id and key is pending, this one is dropped "
+        f"(`kept`), else it is pending (`taken`): {which}"
+    )
+
+
 def why_late(settings: Settings) -> str:
     """Returns the reasons of the shard on this host, if there are any: the end of a sentence."""
     from duewheel.ops.shard.why_not_ready import why_no_reply
