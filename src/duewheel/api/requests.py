@@ -12,7 +12,15 @@ from typing import Annotated, ClassVar, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from duewheel.api.due_time import DueTime, NonNullHeader
-from duewheel.api.limits import BUCKETS_MAX, BULK_MAX, ID_MAX, KEY_MAX, PAGE_MAX, TOPIC_MAX
+from duewheel.api.limits import (
+    BUCKETS_MAX,
+    BULK_MAX,
+    ID_MAX,
+    KEY_MAX,
+    PAGE_MAX,
+    TOPIC_MAX,
+    tag_octets,
+)
 from duewheel.api.model import RequestFields
 from duewheel.config.durations import parse_duration_ms
 from duewheel.config.instants import epoch_ms, parse_instant
@@ -25,6 +33,12 @@ INSTANT = "epoch ms, or ISO-8601 with a zone"
 def _duration(text: str) -> str:
     parse_duration_ms(text)
     return text
+
+
+def _tag(given: object) -> object:
+    if isinstance(given, str):
+        tag_octets(given)  # InvalidTimer
+    return given
 
 
 def _instant(given: int | str) -> int | str:
@@ -50,7 +64,8 @@ Topic = Annotated[str, Field(max_length=TOPIC_MAX)]
 Level = Annotated[int, Field(ge=1, le=255), BeforeValidator(_no_bool)]
 Key = Annotated[str, Field(max_length=KEY_MAX)]
 KeyBase64 = Annotated[str, Field(max_length=2 * KEY_MAX)]
-Tag = Annotated[str, Field(min_length=1, max_length=TAG_BYTES_MAX)]
+# Bytes are counted first: in characters the bound is the description's alone.
+Tag = Annotated[str, Field(min_length=1, max_length=TAG_BYTES_MAX), BeforeValidator(_tag)]
 # A timer without an id has the name of its record, topic-partition@offset, in its place.
 TimerId = Annotated[str, Field(max_length=ID_MAX + TOPIC_MAX)]
 NumberOfPartition = Annotated[Strict, Field(ge=0, lt=2**31)]

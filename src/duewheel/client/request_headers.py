@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from duewheel.api.due_time import DueTime, NonNullHeader, instant_ms, whole, window_headers
+from duewheel.api.limits import tag_octets
 from duewheel.api.recurring_time import RecurringArguments, RecurringTime, require_name
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.config.instants import utc_text
@@ -24,7 +25,6 @@ from duewheel.schemas.header_names import (
     REQUEST,
     SOURCE,
     TAG,
-    TAG_BYTES_MAX,
     TIMER_ID,
     IfPending,
     Request,
@@ -118,21 +118,6 @@ def _if_pending_header(
     if given == "keep" and isinstance(when, RecurringTime):
         raise InvalidTimer('a recurring timer cannot be given if_pending="keep"')
     return NAME_OF[Request.IF_PENDING], given.encode()
-
-
-def tag_octets(tag: str) -> bytes:
-    """The bytes of a tag.
-
-    Raises:
-        InvalidTimer: it is none.
-    """
-    try:
-        octets = tag.encode()
-    except UnicodeEncodeError:
-        octets = b""
-    if not 0 < len(octets) <= TAG_BYTES_MAX:
-        raise InvalidTimer(f"a tag has 1 to {TAG_BYTES_MAX} bytes of UTF-8")
-    return octets
 
 
 def require_consistent(

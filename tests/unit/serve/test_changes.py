@@ -129,6 +129,17 @@ def test_an_impossible_timer_is_refused(
     assert producer.calls == []
 
 
+@pytest.mark.parametrize("tag", ["", "a" * 65, "ü" * 33])
+def test_a_tag_has_a_bound_in_bytes(client: TestClient, tag: str) -> None:
+    of_timer = client.post("/v1/timers", json={**NEW, "tag": tag})
+    of_filter = client.post("/v1/cancel", json={"filter": {"tag": tag}, "dry_run": True})
+    for response, place in ((of_timer, "body.tag"), (of_filter, "body.filter.tag")):
+        (problem,) = response.json()["errors"]
+        assert response.status_code == 422
+        assert problem == {"in": place, "detail": "a tag has 1 to 64 bytes of UTF-8"}
+    assert client.post("/v1/timers", json={**NEW, "tag": "ü" * 32}).status_code == 201
+
+
 def test_a_timer_is_cancelled(client: TestClient, producer: RecordingProducer) -> None:
     handle = timers(client, limit=1)[0]["handle"]
     response = client.delete(f"/v1/timers/{handle}")

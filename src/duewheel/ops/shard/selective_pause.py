@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from duewheel import factory
+from duewheel.api.limits import tag_octets
 from duewheel.api.requests import SelectivePause
 from duewheel.api.shard import PausedSelection
 from duewheel.checkpoints.pauses import PausedKind, PauseRecord
-from duewheel.client.request_headers import tag_octets
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError

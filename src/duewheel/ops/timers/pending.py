@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
+from duewheel.api.limits import tag_octets
 from duewheel.api.messages import key_in_list, octets_shown
 from duewheel.api.requests import TimerFilter, TimerQuery
 from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
-from duewheel.client.request_headers import tag_octets
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.files import open_files
