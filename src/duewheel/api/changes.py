@@ -37,7 +37,7 @@ class RescheduledTimer(Scheduled, Answered):
 
 
 class BulkCancelled(Result):
-    """The counts of a bulk cancel; of a dry run, those that a real one would have."""
+    """The counts of a bulk cancel; a dry run has written none."""
 
     dry_run: bool
     matched: int = Field(description="pending timers, without cancelled ones and dead letters")

@@ -60,7 +60,7 @@ class Matching:
             dry_run=dry_run,
             matched=len(self.named),
             unreachable=self.unreachable,
-            written=len(self.named),
+            written=0 if dry_run else len(self.named),
             answers=dict(answers or {}),
             sample=self.sample,
         )
