@@ -30,8 +30,8 @@ def totals_of(state: State, mirror: Mirror | None, count: Callable[[], int] | No
         count: counts the timers in the files, for a standby, which counts no deliveries of its
             owner, and for a start that does not have all timers yet.
     """
-    placed = state.commit().placed
-    if state.standby or mirror is None or mirror.delivered_rows == UNCOUNTED:
+    placed, delivered = state.commit().placed, mirror.delivered_rows if mirror else 0
+    if state.standby or delivered == UNCOUNTED:
         pending = count() if count and not state.needs_recovery else 0
         return TimerTotals(pending, max(0, placed - pending))
-    return TimerTotals(placed - mirror.delivered_rows, mirror.delivered_rows)
+    return TimerTotals(placed - delivered, delivered)
