@@ -7,14 +7,13 @@ down.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 
 from duewheel.api.shard import BoundInForce, ShardView
 from duewheel.checkpoints import fs
-from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
 from duewheel.ops.files import open_state
 from duewheel.ops.shard.bounds_in_force import bounds_in_force
 from duewheel.runtime.configured_facts import ConfiguredFacts
@@ -29,7 +28,7 @@ def status(settings: Settings, clock: Clock) -> ShardView:
         NoDataDirectory: the data directory does not exist yet.
     """
     with open_state(settings) as state:
-        facts = _WithBounds(state, clock.now_ms(), settings, partial(_count, settings, state))
+        facts = _WithBounds(state, clock.now_ms(), settings, partial(_count, settings))
         return ShardView.model_validate(facts, from_attributes=True)
 
 
@@ -39,9 +38,11 @@ class _WithBounds(ConfiguredFacts):
         return bounds_in_force(self.settings)
 
 
-def _count(settings: Settings, state: State) -> int:
-    # A start refuses settings that are not the directory's; this command shows why.
-    made = {name: state.identity[name] for name in ("precision_ms", "slots")}
-    wheel = replace(settings.wheel, **made)
-    with closing(DataDirectory(settings.storage.data_dir, wheel, fs.READING_FS)) as directory:
+def _count(settings: Settings) -> int:
+    data_dir = settings.storage.data_dir
+    try:
+        directory = DataDirectory(data_dir, settings.wheel, fs.READING_FS)
+    except ConfigError:
+        return 0  # not known by these settings: a start refuses them, too
+    with closing(directory):
         return PendingTimers(directory).count().total
