@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 from duewheel.cli.schedules import schedule
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import NoSuchSchedule
+from duewheel.errors import ConfigError, NoSuchSchedule
 from duewheel.ops.schedules import listing
 from duewheel.serve import schedules
 from duewheel.testing.service import LocalService
@@ -107,6 +107,20 @@ def test_a_file_concerns_the_timer_topics_of_its_schedules(
     assert rows(client) == [("daily", "timers", "active"), ("poll", "others", "active")]
     moved = ours + "timer_topic = 'others'\n"
     assert applied(moved, prune=True) == ["added daily", "removed poll"]
+
+
+@pytest.mark.parametrize("text", ["", "# [daily]\n"])
+def test_a_file_without_schedules_stops_none(
+    applied: Callable[..., list[str]], client: TestClient, text: str
+) -> None:
+    """A template that was cut off, or rendered nothing."""
+    put(client)
+    put(client, **OTHERS)
+    for dry_run in (True, False):
+        with pytest.raises(ConfigError, match=r"schedules\.toml has no schedule.* --prune"):
+            applied(text, prune=True, dry_run=dry_run)
+    assert applied(text) == []
+    assert rows(client) == [("daily", "others", "active"), ("daily", "timers", "active")]
 
 
 def test_the_test_kit_tells_them_apart(service: LocalService) -> None:

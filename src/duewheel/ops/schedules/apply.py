@@ -25,7 +25,6 @@ from duewheel.errors import ConfigError
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.files import open_files
-from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules.changes import await_taken, partition_of, write_record
 from duewheel.ops.schedules.listing import READ_PAUSES_S, find_schedules, pending
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested, without_messages
@@ -60,10 +59,16 @@ def apply(
         prune: also stop those that the file lacks, in the timer topics of the file.
 
     Raises:
-        ConfigError: the file has defects; nothing was written.
+        ConfigError: the file has defects, or no schedule and `prune`; nothing was written.
         KafkaUnavailable, Unacknowledged: some of the changes may be written: apply it again.
     """
     settings, tables = writer.settings, _tables(path)
+    if prune and not tables:
+        # A template that rendered nothing, or a file that was cut off.
+        raise ConfigError(
+            f"nothing was written; {path} has no schedule, so --prune has no timer topic to stop "
+            "schedules in: end them with `duewheel schedule stop`"
+        )
     steps = _steps(writer, tables, prune=prune)
     done = [] if dry_run else [step for step in steps if step.writes]
     written = []
@@ -182,7 +187,7 @@ def _step(
 
 def _removed(settings: Settings, wanted: Mapping[str, str]) -> Iterator[_Step]:
     """Yields the stops of schedules that the file lacks, in the timer topics that it names."""
-    topics = set(wanted.values()) or {timer_topic_of(settings, None)}
+    topics = set(wanted.values())
     with open_files(settings) as directory:
         records = chain.from_iterable(map(without_messages, pending(directory)))
         for record in records:
