@@ -94,6 +94,7 @@ def pause(settings: Settings, part: Part, duration: str | None, note: str, outpu
 
     Ingest and dequeue are paused on this host until `resume`. The pause of a topic or tag is in
     Kafka: it holds in all shards, until `resume` or for the time of --for. Both outlast restarts.
+    `status` lists them.
     """
     from duewheel.api.requests import SelectivePause
     from duewheel.ops.shard.pause import set_paused

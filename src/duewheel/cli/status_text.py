@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from duewheel.api.fact import phrases
 from duewheel.api.shard import IngestView, ProcessView, ShardView
+from duewheel.cli.output import printable
 from duewheel.config.durations import about
 
 Line = tuple[str, str]
@@ -49,6 +50,7 @@ def _status(shard: ShardView, now_ms: int, unreachable: str) -> Iterator[Line]:
     yield "dequeue", "; ".join([_process(shard.dequeue), *more])
     yield from _table("parked for", shard.dequeue.targets_closed or {})
     yield from _table("parked from", shard.dequeue.timer_topics_resting or {})
+    yield from _table("paused", shard.dequeue.paused_timers or {})
     if shard.timer_topics is not None:
         yield "timer topics", ", ".join(shard.timer_topics.read) or "none"
         yield from _table("", shard.timer_topics.left_out)
@@ -82,7 +84,7 @@ def _lag(ingest: IngestView, now_ms: int, *, answered: bool) -> str:
 
 def _table(name: str, texts: Mapping[str, str]) -> Iterator[Line]:
     for row, (key, text) in enumerate(texts.items()):
-        yield "" if row else name, f"{key}: {text}"
+        yield "" if row else name, printable(f"{key}: {text}")
 
 
 def _gib(count: int) -> str:
