@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaProducer
-from tests.harness.launcher import objects, run, wait_until
+from tests.harness.launcher import run, wait_until
 from tests.harness.reader import read_topic
 from tests.harness.served import TOKEN, bearer, served
 from tests.harness.sparkless_shard import Message, Restartable, running, timer, until
@@ -27,9 +28,10 @@ def values(shard: Restartable, topic: str) -> list[bytes]:
 
 
 def paused(config: Path, *words: str) -> dict[str, Any]:
-    _, (done,) = objects(config, *words)
-    assert isinstance(done, dict)
-    return done
+    done = run(config, *words, "--output", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def pump_until_paused(shard: Restartable, topic: str) -> None:

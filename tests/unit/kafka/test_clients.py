@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import pytest
 from kafka.errors import KafkaError
+from kafka.future import Future
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from duewheel.errors import ConfigError, Unacknowledged
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.connect.network_client import NetworkClient
 from duewheel.kafka.connect.token_provider import tokens_of
 
 
@@ -66,3 +69,20 @@ def test_a_write_without_an_answer_may_be_done_all_the_same() -> None:
     with pytest.raises(Unacknowledged, match=r"create topics.*may be done all the same"):
         KafkaClients({}).write(Deadline(0.05), "create topics", never.wait)
     never.set()
+
+
+def test_a_client_that_is_closed_right_after_its_last_answer_logs_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task that renews the metadata has that answer, and has not gone on yet."""
+    client = NetworkClient(bootstrap_servers="127.0.0.1:1")
+    cluster, answer = client.cluster, Future()
+    client._manager._bootstrap_future = Future().success(None)  # noqa: SLF001
+    cluster._refresh_future = answer  # noqa: SLF001
+    cluster.start_refresh_loop()
+    client.poll(timeout_ms=0)
+    monkeypatch.setattr(cluster, "ttl", lambda: 60_000)
+    answer.success(None)
+    client.close()
+    assert [each.getMessage() for each in caplog.records if each.levelno > logging.INFO] == []
+    assert cluster._refresh_loop_future.succeeded(), "it has ended"  # noqa: SLF001

@@ -46,6 +46,11 @@ class NetworkClient(KafkaNetClient):  # type: ignore[misc]
                 self._net.call_soon_threadsafe(self._manager.close)
             alone = self._net.polled.acquire(timeout=_LEAVES_S)
         try:
+            if alone:
+                # A task that is ready sees the end while it can still wait: a closed selector
+                # refuses that, and the task that renews the metadata logs it as an error.
+                self._manager.close()
+                self._net.drain()
             super().close()
         finally:
             if alone:
