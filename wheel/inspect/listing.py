@@ -34,6 +34,7 @@ from duewheel.schemas.hashing import id_hashes, java_hash, source_names, topic_h
 from duewheel.schemas.wire.record_codec import with_header
 from duewheel.schemas.wire.varint import read_varint, varint
 from duewheel.wheel.inspect.snapshot import Snapshot, consistently, positions_out
+from duewheel.wheel.recurrence import PAUSED_MS
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
@@ -79,6 +80,11 @@ class PendingTimer:
     key_value: bytes = field(repr=False)  # as in schemas/batches.py, like `encoded_headers`
     encoded_headers: bytes = field(repr=False)
     header_count: int
+
+    @property
+    def paused(self) -> bool:
+        """Whether its `due_ms` is no instant, because its schedule is paused."""
+        return self.recurring and self.due_ms == PAUSED_MS
 
     @property
     def value(self) -> bytes | None:

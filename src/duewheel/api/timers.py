@@ -26,6 +26,7 @@ class TimerSummary(Result):
     value_bytes: int | None
     rolled: bool = Field(description="it is written to its timer topic again when it leaves")
     cancelled: bool = Field(description="it is dropped when it leaves")
+    paused: bool = Field(description="its schedule is paused: `due_ms` is no instant")
     page: str = Field(description="`page` of the list after it")
     handle: str | None = Field(description="names it in other requests; null for a dead letter")
 

@@ -30,8 +30,9 @@ def list_timers(
 ) -> None:
     """List pending timers in the order in which they leave.
 
-    A cancelled timer is listed until it would have left, marked as cancelled. JSON has times in
-    epoch milliseconds, and recall handles.
+    A cancelled timer is listed until it would have left, marked as cancelled. The timer of a paused
+    schedule has `paused` in place of a due time. JSON has times in epoch milliseconds, and recall
+    handles.
     """
     from duewheel.ops.timers import pending
 
@@ -85,8 +86,10 @@ def show_timers(
 
 
 def _as_text(timer: TimerWithMessage) -> dict[str, object]:
-    """Replaces the list of headers: a line for each."""
+    """Replaces the list of headers, by a line for each, and the due time of a paused schedule."""
     row = timer.as_json()
+    if timer.paused:
+        row["due_ms"] = "paused"
     row.pop("headers", None)
     if timer.header_names is not None:
         row["header_names"] = ", ".join(timer.header_names) or None
@@ -141,6 +144,8 @@ def _parts(row: TimerSummary, now_ms: int) -> Iterator[str]:
         yield f"level {row.level}"
     if due_ms is None:
         yield "dead letter"
+    elif row.paused:
+        yield "paused"
     elif row.rolled:
         yield f"rolls; due {times.moment(due_ms, now_ms)}"
     if row.cancelled:

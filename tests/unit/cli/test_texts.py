@@ -110,6 +110,7 @@ def test_what_is_special_about_a_timer() -> None:
         "value_bytes": None,
         "rolled": True,
         "cancelled": False,
+        "paused": False,
         "page": "1-2",
         "handle": None,
     }
@@ -166,6 +167,7 @@ def test_no_producer_writes_to_the_terminal() -> None:
         "value_bytes": 1,
         "rolled": False,
         "cancelled": False,
+        "paused": False,
         "source": "a-0@1",
         "page": "1-2",
         "handle": None,

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from tests.harness.served import KitWriter
 
 from duewheel.api.schedules import NewSchedule
+from duewheel.cli.main import cli
 from duewheel.cli.schedules import schedule
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
@@ -77,6 +78,23 @@ def test_a_pause_with_a_note_is_listed_and_ended(client: TestClient, service: Lo
     assert service.delivered("reports") == []
     assert client.post("/v1/schedules/daily/pause").json()["note"] is None
     assert client.post("/v1/schedules/daily/pause", json={"not": 1}).status_code == 422
+
+
+def test_the_timer_of_a_paused_schedule_has_no_due_time(
+    client: TestClient, service: LocalService, config: Path
+) -> None:
+    for name in ("daily", "poll"):
+        put(client, name, **DAILY)
+    client.post("/v1/schedules/daily/pause")
+    service.advance("1s")
+    lines = CliRunner().invoke(cli, ["list", "--config", str(config)]).output.splitlines()
+    (of_daily,) = (line for line in lines if "id daily" in line)
+    assert of_daily.endswith("  5 bytes  paused")
+    assert [line for line in lines if "paused" in line] == [of_daily]
+    shown = CliRunner().invoke(cli, ["show", "--id", "daily", "--config", str(config)]).output
+    assert ["due", "paused"] in [line.split() for line in shown.splitlines()]
+    timers = client.get("/v1/timers").json()["timers"]
+    assert {row["id"]: row["paused"] for row in timers} == {"daily": True, "poll": False}
 
 
 def test_it_is_triggered(client: TestClient, service: LocalService) -> None:

@@ -149,6 +149,7 @@ def summary_of(timer: PendingTimer, *, whole: bool = False) -> TimerSummary:
         value_bytes=timer.value_bytes,
         rolled=timer.rolled,
         cancelled=timer.cancelled,
+        paused=timer.paused,
         page=timer.place,
         handle=handle_of(timer),
     )

@@ -22,6 +22,10 @@ export function keyOf({ key, key_base64: encoded = null, key_bytes: size = null 
 /** The size of the value of a timer or dead letter. */
 export const sizeOf = ({ value_bytes: size }) => (size === null ? "null" : bytes(size));
 
+/** The due time of a timer, by `show`; a dead letter leaves at once. */
+export const dueOf = ({ due_ms: due, leaves_ms: leaves, paused }, show) =>
+  paused ? "paused" : show(due ?? leaves);
+
 /** The peculiarities of a timer. */
 export function stateOf({ cancelled, due_ms: due, rolled, level }) {
   const rolls = "Due after the roll window: it is written to its timer topic again before";

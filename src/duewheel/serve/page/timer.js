@@ -52,10 +52,10 @@ function show(dialog, timer, changed) {
 }
 
 function rowsOf(timer, state) {
-  const { due_ms: due, leaves_ms: leaves, partition } = timer;
+  const { due_ms: due, leaves_ms: leaves, partition, paused } = timer;
   return [
-    ["Due", or(due, moment, "at once")],
-    ["Exactly", or(due, full, "")],
+    ["Due", paused ? "paused" : or(due, moment, "at once")],
+    ["Exactly", paused ? "" : or(due, full, "")],
     ["Leaves the wheel", timer.rolled ? el("span", moment(leaves), " to roll") : clock(leaves)],
     ["Target", code(timer.topic + (partition === null ? "" : `, partition ${partition}`))],
     ["Key", keyOf(timer)],
@@ -118,8 +118,8 @@ async function act({ dialog, timer, changed, result, state, actions }, pressed, 
   changed();
 }
 
-const named = ({ topic, id, due_ms: due }) =>
-  `The message for ${topic}, id ${id}, due ${instant(due)} (${relative(due)})`;
+const named = ({ topic, id, due_ms: due, paused }) =>
+  `The message for ${topic}, id ${id}, ${paused ? "paused" : `due ${instant(due)} (${relative(due)})`}`;
 
 const cancelled = (timer) => ({
   question: {

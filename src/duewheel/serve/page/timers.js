@@ -1,6 +1,6 @@
 // The list of pending timers, with its search and the cancel of all that match.
 
-import { bullets, code, keyOf, moment, sizeOf, stateOf } from "./cells.js";
+import { bullets, code, dueOf, keyOf, moment, sizeOf, stateOf } from "./cells.js";
 import { byId, button, el } from "./dom.js";
 import { count, counted, duration, instant } from "./format.js";
 import { selection } from "./histogram.js";
@@ -35,7 +35,7 @@ export class Timers {
       tools: [this.cancelButton],
       begin: (_, isQuiet) => this.#begin(isQuiet),
       cells: (timer) => [
-        moment(timer.due_ms ?? timer.leaves_ms),
+        dueOf(timer, moment),
         code(timer.topic),
         keyOf(timer),
         code(timer.id),
@@ -138,10 +138,7 @@ async function cancelled(filter, matched) {
 
 function questionOf({ matched, sample }, mayRoll) {
   const shown = sample.slice(0, 5);
-  const lines = shown.map(
-    ({ due_ms: due, leaves_ms: leaves, topic, id }) =>
-      `${instant(due ?? leaves)}: ${topic}, id ${id}`,
-  );
+  const lines = shown.map((timer) => `${dueOf(timer, instant)}: ${timer.topic}, id ${timer.id}`);
   if (matched > shown.length) {
     const span = Math.max(0, shown.at(-1).leaves_ms - shown[0].leaves_ms);
     lines.push(`and ${count(matched - shown.length)} more, over ${duration(span)} and longer`);
