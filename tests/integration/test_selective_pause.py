@@ -64,6 +64,20 @@ def test_a_paused_target_gets_nothing_over_a_restart_and_everything_once_afterwa
         assert shard.statistics.delivered == 3
 
 
+def test_a_warning_names_a_target_that_no_timer_can_have_yet(config: Path) -> None:
+    """It may get its topic later, so it is paused all the same."""
+    with running(config) as shard:
+        warnings = {
+            f"{shard.target}.typo": f"Kafka has no topic '{shard.target}.typo'",
+            "orders.denied": "no timer topic is open for 'orders.denied', and Kafka has no topic",
+        }
+        for name, why in warnings.items():
+            done = run(config, "pause", "--target", name)
+            assert done.returncode == 0 and f"name  {name}\n" in done.stdout.replace("   ", "  ")
+            (line,) = done.stderr.splitlines()
+            assert line.startswith("duewheel: paused, but ") and why in line
+
+
 def test_the_pause_of_a_timer_topic_ends_by_itself(config: Path) -> None:
     with running(config) as shard:
         done = paused(config, "pause", "--timer-topic", shard.timers, "--for", "4s")

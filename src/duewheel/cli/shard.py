@@ -11,7 +11,7 @@ import click
 
 from duewheel.cli.examples import CommandWithExamples
 from duewheel.cli.options import Command, one_of, with_dry_run, with_result, with_settings
-from duewheel.cli.output import Printer
+from duewheel.cli.output import Printer, say
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -94,15 +94,19 @@ def pause(settings: Settings, part: Part, duration: str | None, note: str, outpu
 
     Ingest and dequeue are paused on this host until `resume`. The pause of a topic or tag is in
     Kafka: it holds in all shards, until `resume` or for the time of --for. Both outlast restarts.
-    `status` lists them.
+    `status` lists them. A target that does not exist yet, or that no timer topic is open for, is
+    paused with a warning.
     """
     from duewheel.api.requests import SelectivePause
     from duewheel.ops.shard.pause import set_paused
-    from duewheel.ops.shard.selective_pause import pause_selection
+    from duewheel.ops.shard.selective_pause import doubts_about, pause_selection
 
     if isinstance(part, tuple):
         request = SelectivePause.of({"duration": duration, "note": note})
         output.show(pause_selection(settings, SystemClock(), *part, request))
+        kind, name = part
+        if kind == "target" and (doubts := doubts_about(settings, name)):
+            say(f"paused, but {', and '.join(doubts)}")
     elif duration or note:
         raise ConfigError("--for and --note are for --target, --timer-topic and --tag")
     else:
