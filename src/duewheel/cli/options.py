@@ -22,6 +22,10 @@ from duewheel.osutil import logs
 Command = Callable[..., Any]
 Tables = dict[str, Any]  # of settings, as deep as they are: config parses the values
 
+# Of --set. A topic's name has dots, and may be quoted.
+_TABLES = {"kafka.client", "timer.topic", "timer.mapping", "dequeue.compression_by_topic"}
+_TABLES_BY_TOPIC = "timer.topic.", "target."
+
 
 def one_of(*words: str) -> click.Choice[str]:
     """The type of an option with these words, in any case."""
@@ -173,10 +177,10 @@ def _overrides(
             raise ConfigError(f"--set {pair}: write it as section.key=value")
         table = overrides.setdefault(section, {})
         parent, nested, name = key.partition(".")
-        if nested and section == "kafka":
+        if nested and f"{section}.{parent}" in _TABLES:
             table, key = table.setdefault(parent, {}), name
-        elif section == "timer" and parent == "topic" and "." in name:
-            topic, _, key = name.rpartition(".")  # a topic's name has dots, and may be quoted
-            table = table.setdefault("topic", {}).setdefault(topic.strip('"'), {})
-        table[key] = value
+        if path.startswith(_TABLES_BY_TOPIC) and "." in key:
+            topic, _, key = key.rpartition(".")
+            table = table.setdefault(topic.strip('"'), {})
+        table[key.strip('"')] = value
     return overrides

@@ -308,6 +308,8 @@ def _sentence(detail: ErrorDetails) -> str:
         return f"there is no such key{nearest(name, known)}"
     if detail["type"] == "missing":
         return "must be set"
+    if detail["type"] == "model_type":
+        return "must be a table"
     return detail["msg"].removeprefix("Value error, ")
 
 
