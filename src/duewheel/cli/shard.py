@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duewheel.cli.examples import CommandWithExamples
-from duewheel.cli.options import Command, one_of, with_dry_run, with_result, with_settings
+from duewheel.cli.options import (
+    DURATION_MS,
+    Command,
+    one_of,
+    with_dry_run,
+    with_result,
+    with_settings,
+)
 from duewheel.cli.output import Printer, say
+from duewheel.cli.request_options import request_of
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -86,10 +94,12 @@ def _with_part(command: Command) -> Command:
 
 @click.command(cls=CommandWithExamples)
 @_with_part
-@click.option("--for", "duration", help="of a topic or tag: until it resumes, as 2h or 30m")
+@click.option(
+    "--for", "for_ms", type=DURATION_MS, help="of a topic or tag: until it resumes, as 2h or 30m"
+)
 @click.option("--note", default="", show_default=False, help="of a topic or tag: why")
 @with_result()
-def pause(settings: Settings, part: Part, duration: str | None, note: str, output: Printer) -> None:
+def pause(settings: Settings, part: Part, for_ms: int | None, note: str, output: Printer) -> None:
     """Pause ingest or dequeue, or the deliveries of one topic or tag.
 
     Ingest and dequeue are paused on this host until `resume`. The pause of a topic or tag is in
@@ -102,12 +112,13 @@ def pause(settings: Settings, part: Part, duration: str | None, note: str, outpu
     from duewheel.ops.shard.selective_pause import doubts_about, pause_selection
 
     if isinstance(part, tuple):
-        request = SelectivePause.of({"duration": duration, "note": note})
+        duration = None if for_ms is None else f"{for_ms}ms"
+        request = request_of(SelectivePause, {"duration": duration, "note": note})
         output.show(pause_selection(settings, SystemClock(), *part, request))
         kind, name = part
         if kind == "target" and (doubts := doubts_about(settings, name)):
             say(f"paused, but {', and '.join(doubts)}")
-    elif duration or note:
+    elif for_ms is not None or note:
         raise ConfigError("--for and --note are for --target, --timer-topic and --tag")
     else:
         output.show(set_paused(settings, part, on=True))
