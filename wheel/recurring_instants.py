@@ -193,7 +193,11 @@ class Cron:
         try:
             self._walls = Walls(expression).after
         except (CronSimError, AssertionError, ValueError) as error:
-            raise ConfigError(f'"{expression}" is no cron expression: {error}') from error
+            text = f"is no cron expression: {error}"
+            # cronsim has the same error for 30 February and for the 32nd of any month.
+            if "day-of-month" in str(error) and _is_expression([*fields[:-2], "*", fields[-1]]):
+                text = "has no instant: none of its months has such a day"
+            raise ConfigError(f'"{expression}" {text}') from error
 
     def after(self, instant_ms: int) -> Iterator[int]:
         """See Instants."""
@@ -241,6 +245,14 @@ class Cron:
                 yield changed
                 last = changed
             after = changed
+
+
+def _is_expression(fields: list[str]) -> bool:
+    try:
+        CronSim(" ".join(fields), _EPOCH)
+    except (CronSimError, AssertionError, ValueError):
+        return False
+    return True
 
 
 def offset(zone: tzinfo, second: int) -> timedelta:

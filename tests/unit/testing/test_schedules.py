@@ -140,7 +140,7 @@ def test_many_firings_of_several_schedules_leave_in_order(service: LocalService)
         ({"every": "1h"}, "target"),
         ({"every": "10ms", "target": "reports"}, "below a second"),
         ({"every": "1h", "zone": "UTC", "target": "reports"}, "zone belongs to cron"),
-        ({"cron": "0 8 31 2 *", "target": "reports"}, "no cron expression"),
+        ({"cron": "0 8 31 2 *", "target": "reports"}, "has no instant"),
         ({"cron": "0 8 * * *", "zone": "Nowhere/City", "target": "reports"}, "no time zone"),
         ({"every": "1h", "ends": 1_000, "target": "reports"}, "no instant to come"),
         ({"every": "1h", "target": "timers.replies"}, "dead letter"),

@@ -11,6 +11,7 @@ from duewheel.api.due_time import NonNullHeader
 from duewheel.api.recurring_time import require_name
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.client.request_headers import require_message, target, users
+from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.changes.acceptance import require_accepted
@@ -159,7 +160,7 @@ class ScheduleRecord:
         """
         require_accepted(settings, self.timer_topic, self.key, self.value, self.request, now_ms)
         if self.has_ended(now_ms) and not (may_have_ended and self.recurrence.ends_ms is not None):
-            raise ConfigError(f"{self.recurrence.cron or 'the interval'!r} has no instant to come")
+            raise ConfigError(self._why_ended(now_ms))
 
     def summary(
         self,
@@ -189,6 +190,14 @@ class ScheduleRecord:
                 **others,
             }
         )
+
+    def _why_ended(self, now_ms: int) -> str:
+        cron, ends_ms = self.recurrence.cron, self.recurrence.ends_ms
+        text = f"{'the interval' if cron is None else repr(cron)} has no instant to come"
+        if ends_ms is None:
+            return text
+        end = f"`ends`, {utc_text(ends_ms)}"
+        return f"{text}: {end}, is past" if ends_ms <= now_ms else f"{text} until {end}"
 
     @property
     def _id_hash(self) -> int:
