@@ -20,7 +20,9 @@ _BY_VALIDATOR = "Value error, "  # in front of the text of a validator's error
 _INSTANT = "an instant"
 InstantMs = Annotated[int, _INSTANT]  # epoch ms; a field in _ms of another type is a duration
 
-INSTANTS: set[str] = set()  # the names in JSON of the results' fields that are InstantMs
+# The names in JSON of the results' fields that are InstantMs, and of their other fields in _ms.
+INSTANTS: set[str] = set()
+DURATIONS: set[str] = set()
 
 
 class Result(BaseModel):
@@ -31,8 +33,11 @@ class Result(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         for name, field in cls.model_fields.items():
+            in_json = field.serialization_alias or name
             if _INSTANT in (*field.metadata, *_parts(field.annotation)):
-                INSTANTS.add(field.serialization_alias or name)
+                INSTANTS.add(in_json)
+            elif in_json.endswith("_ms"):
+                DURATIONS.add(in_json)
 
     def as_json(self) -> dict[str, Any]:  # json.dumps, and tests that look at its fields
         """Returns the JSON object of a command."""

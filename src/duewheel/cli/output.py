@@ -9,9 +9,11 @@ from typing import TypeVar
 
 import click
 
-from duewheel.api.model import INSTANTS, Result
+from duewheel.api.model import DURATIONS, INSTANTS, Result
 from duewheel.config.durations import duration_text
 from duewheel.config.instants import utc_text
+
+_SETTINGS = {"precision_ms"}  # names of settings and of results' fields
 
 Fields = Result | Mapping[str, object]
 R = TypeVar("R", bound=Fields)
@@ -106,7 +108,11 @@ def _flattened(table: Mapping[str, object], prefix: str = "") -> list[tuple[str,
 
 
 def _label(key: str) -> str:
-    return key.removesuffix("_ms") if key in INSTANTS else key
+    """Without the unit of a duration or instant, which its text has. Other names, such as those of
+    settings and topics, stay.
+    """
+    is_time = key in INSTANTS or key in DURATIONS - _SETTINGS
+    return key.removesuffix("_ms") if is_time else key
 
 
 def _shown(key: str, value: object) -> str:

@@ -77,7 +77,7 @@ def test_results_show_no_milliseconds_and_no_python(capsys: pytest.CaptureFixtur
         "shards.0.shard           0",
         "shards.0.partitions      a-0, a-2",
         "shards.0.delivered_until 2027-01-15T08:00:00.000Z",
-        "shards.0.apart_ms        0ms",
+        "shards.0.apart           0ms",
     ]
 
 
@@ -349,13 +349,21 @@ def test_instants_are_times_in_text_and_numbers_in_json(capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines() == [
         "id           7",
         "due          2027-01-15T08:00:00.000Z",
-        "behind_ms    20ms",
+        "behind       20ms",
         "run.next_try -",
     ]
     Printer(is_json=False).row({"level": 1, "leaves_ms": NOW_MS, "next": None})
     assert capsys.readouterr().out == "level=1  leaves=2027-01-15T08:00:00.000Z\n"
     Printer(is_json=True).show(result)
     assert json.loads(capsys.readouterr().out) == result
+
+
+def test_a_setting_keeps_its_name_in_text(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "127.0.0.1:1", "app", timer={"precision_ms": 100})
+    for words in ([], ["--all"]):
+        shown = CliRunner().invoke(cli, ["config", "check", *words, "--config", str(config)])
+        rows = [line.split()[:2] for line in shown.output.splitlines()]
+        assert ["timer.precision_ms", "100ms"] in rows
 
 
 def test_each_instant_of_a_result_is_a_time_in_text() -> None:
