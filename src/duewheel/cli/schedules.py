@@ -103,7 +103,7 @@ def next_(settings: Settings, name: str, timer_topic: str | None, output: Printe
         say(f"{name} is paused: none of these fires before `duewheel schedule resume`")
     zone = ZoneInfo(found.zone or "UTC")
     for due_ms in found.due_ms:
-        local = datetime.fromtimestamp(due_ms / 1000, zone).isoformat(timespec="seconds")
+        local = datetime.fromtimestamp(due_ms / 1000, zone).isoformat(timespec="milliseconds")
         output.row({"due_ms": due_ms, "local": local}, f"{utc_text(due_ms)}  {local}")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,17 @@ def test_the_timer_of_a_paused_schedule_has_no_due_time(
     assert ["due", "paused"] in [line.split() for line in shown.splitlines()]
     timers = client.get("/v1/timers").json()["timers"]
     assert {row["id"]: row["paused"] for row in timers} == {"daily": True, "poll": False}
+
+
+def test_the_instants_of_a_zone_have_milliseconds(
+    client: TestClient, service: LocalService, config: Path
+) -> None:
+    put(client, "daily", **DAILY, jitter="10m")
+    service.advance("1s")
+    found = CliRunner().invoke(schedule, ["next", "daily", "--config", str(config)])
+    for line in found.stdout.splitlines():
+        of_utc, of_zone = map(datetime.fromisoformat, line.split())
+        assert of_utc == of_zone and of_zone.microsecond
 
 
 def test_it_is_triggered(client: TestClient, service: LocalService) -> None:
@@ -225,7 +237,7 @@ def test_commands_that_need_no_kafka(
     row = json.loads(command("list", "--output", "json").stdout)
     assert (row["name"], row["every_ms"]) == ("daily", None)
     lines = command("next", "daily").stdout.splitlines()
-    assert len(lines) == 10 and all("T08:30:00+0" in each for each in lines)
+    assert len(lines) == 10 and all("T08:30:00.000+0" in each for each in lines)
     client.post("/v1/schedules/daily/pause", json={"note": "audit"})
     assert command("list").stdout.endswith("to reports  audit\n")
     assert "daily is paused" in command("next", "daily").stderr
