@@ -32,7 +32,7 @@ def test_init_may_be_repeated(config: Path) -> None:
     assert "the shard has begun" in first.stdout
     again = run(config, "init")
     assert again.returncode == 0, again.stderr
-    assert "nothing is changed" in again.stdout
+    assert "the shard has begun before: its progress is not changed" in again.stdout
 
 
 def test_before_init_each_reader_of_a_topic_names_it(config: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_deployments_ask_of_running_processes(config: Path) -> None:
         assert running.returncode == 0, running.stdout
         beside = run(config, "init")
         assert beside.returncode == 0, beside.stderr
-        assert "nothing is changed" in beside.stdout
+        assert "its progress is not changed" in beside.stdout
     finally:
         for directory in shard.values():
             directory.stop()

@@ -68,7 +68,8 @@ def init(
         return 1
     began = begin_shard(settings, SystemClock())
     if not output.is_json:
-        click.echo("the shard has begun" if began else "the shard has progress: nothing is changed")
+        before = "the shard has begun before: its progress is not changed"
+        click.echo("the shard has begun" if began else before)
         for name, opened in settings.timer.open_targets.items():
             names = ", ".join(opened) or "no target: name some in timer.targets or timer.mapping"
             click.echo(f"{name} is open for {names}")
