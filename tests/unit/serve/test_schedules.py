@@ -174,7 +174,10 @@ def test_a_name_that_is_pending_nowhere_is_missing(client: TestClient) -> None:
         ({"jitter": "2d"}, "TIMER_JITTER_MS"),
         ({"target": "bills"}, "timers is open for reports, orders"),
         ({"target": "timers"}, "the timer topic itself"),
-        ({"timer_topic": "closed"}, "`recurring = true` of its table"),
+        (
+            {"timer_topic": "closed"},
+            '; set recurring = true in [timer.topic.\\"closed\\"], then run `duewheel reconfigure`',
+        ),
         ({"value": None}, "give a value, or a key"),
         ({"headers": [{"name": "TIMER_CRON", "value": "x"}]}, "is reserved"),
         ({"evry": "90s"}, "Extra inputs"),

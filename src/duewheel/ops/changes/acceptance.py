@@ -12,6 +12,7 @@ from duewheel.schemas.request.preview import rejection_of
 from duewheel.schemas.wire.single_record import Header
 
 NOT_ALLOWED = "target_not_allowed"  # the timer topic is not open for the target
+_NOT_RECURRING = "recurring_not_allowed"
 
 
 def require_accepted(
@@ -35,7 +36,14 @@ def require_accepted(
         opened = settings.timer.open_targets
         names = ", ".join(opened.get(timer_topic, opened.get("*", ()))) or "no target"
         text += f"; {timer_topic} is open for {names}"
+    if rejection.code == _NOT_RECURRING:
+        text += f"; {to_open_for_recurring(timer_topic)}"
     raise ConfigError(text)
+
+
+def to_open_for_recurring(timer_topic: str) -> str:
+    """Returns the remedy, for a timer topic that takes no recurring timers."""
+    return f'set recurring = true in [timer.topic."{timer_topic}"], then run `duewheel reconfigure`'
 
 
 def require_contract(settings: Settings) -> None:

@@ -34,7 +34,7 @@ from duewheel.kafka.log.newest import NewestRecord, newest_by_key
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
 from duewheel.kafka.progress.state_topic import place_of
-from duewheel.ops.changes.acceptance import require_accepted
+from duewheel.ops.changes.acceptance import require_accepted, to_open_for_recurring
 from duewheel.ops.schedule_move.former_schedules import (
     POSITION,
     SCHEDULE,
@@ -182,10 +182,8 @@ class _Move:
             if topic not in self._settings.timer_topics:
                 raise ConfigError(f'schedules fire by "{topic}", no timer topic of these settings')
             if not timer.contracts.get(topic, timer.default_contract).recurring:
-                raise ConfigError(
-                    f"{topic} is not open for recurring timers: set recurring = true in "
-                    f'[timer.topic."{topic}"], then run `duewheel reconfigure`'
-                )
+                remedy = to_open_for_recurring(topic)
+                raise ConfigError(f"{topic} is not open for recurring timers: {remedy}")
 
     def _now_ms(self) -> int:
         """Returns the brokers' time."""
