@@ -6,15 +6,18 @@ shard's batch, and the marker that would end its transaction.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.errors import MessageSizeTooLargeError
 from tests.harness.fault_judge import FaultTopics
 from tests.harness.kafka_shard import CLOCK
+from tests.harness.launcher import wait_until
 from tests.harness.proxied_shard import ProxiedShard
 from tests.harness.publishing import (
     Message,
@@ -27,13 +30,15 @@ from tests.harness.publishing import (
     started,
     values,
 )
-from tests.harness.raw_produce import produce
+from tests.harness.raw_produce import produce, record
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.topics import alter
 
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import Displaced, PublishDoubt
 from duewheel.java.find import Java
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.producer_internals import Outcome
 from duewheel.kafka.publish import fenced_session
 from duewheel.kafka.publish.publisher import KafkaPublisher
@@ -175,6 +180,52 @@ def test_a_refusal_is_known_though_later_batches_have_no_result(broker: SharedBr
     assert slot_of(started(one)) == 1
     assert session.producer.transactional_id == f"{names.state}-0~1"
     one.close()
+
+
+def test_a_marker_that_is_refused_behind_a_commit_closes_its_topic_soon(
+    broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of a target may change its settings in any instant, and change them back: no batch
+    is refused then, and no setting tells which topic it was.
+    """
+    servers = broker.bootstrap_servers
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        names = create_topics(admin)
+        other = f"{names.target}.other"
+        admin.create_topics({other: {"num_partitions": 1}})
+    # None of these times is waited for: the test would fail by its own.
+    patient = {"publish_deadline_s": 200.0, "ending_s": 200.0, "start_deadline_s": 400.0}
+    one = new_publisher(broker, names, 0, None, transaction_timeout_ms=250_000, **patient)
+    one.start()
+    commit = internals.commit
+
+    def refused(producer: KafkaProducer, deadline: Deadline) -> None:
+        monkeypatch.setattr(internals, "commit", commit)
+        alter(servers, other, {"max.message.bytes": "70"})  # too few for a marker
+        wait_until(lambda: is_refused(servers, other), "the setting has no effect")
+        commit(producer, deadline)
+        time.sleep(0.5)  # the coordinator writes its markers
+        alter(servers, other, {"max.message.bytes": "1048588"})
+
+    monkeypatch.setattr(internals, "commit", refused)
+    both = [Message(names.target, b"1", partition=0), Message(other, b"1", partition=0)]
+    publish(one, both, progress(1))
+    with pytest.raises(PublishDoubt, match="does not end"):
+        publish(one, [Message(names.target, b"2", partition=0)], progress(2))
+    assert slot_of(started(one)) == 1
+    assert one._session.producer.transactional_id == f"{names.state}-0~1"  # noqa: SLF001
+    both = [Message(names.target, b"2", partition=0), Message(other, b"2", partition=0)]
+    publish(one, both, progress(2))
+    assert values(read(broker, names.target)) == [b"1", b"2"], "it has its marker"
+    one.close()
+
+
+def is_refused(servers: str, topic: str) -> bool:
+    try:
+        produce(servers, topic, record(None, b"a value of some bytes", at_ms=CLOCK.now_ms()))
+    except MessageSizeTooLargeError:
+        return True
+    return False
 
 
 @pytest.mark.crash_matrix

@@ -115,7 +115,7 @@ class Ids(TransactionalIds):
     """With the requests of a run."""
 
     def __init__(self, run: TakerRun) -> None:
-        super().__init__(KafkaClients({}), "shard", TransactionLimits(), None)
+        super().__init__(KafkaClients({}), "shard", TransactionLimits(), None, lambda _: True)
         self._run = run
 
     def _open(self, number: int, topics: Iterable[str], deadline: Deadline) -> None:

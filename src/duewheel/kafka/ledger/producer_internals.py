@@ -10,7 +10,8 @@ partitions and the commit stay kafka-python's. This module relies on:
                   have is absent, whatever was known before
     batch         asks its records for set_producer_state, close, buffer, size_in_bytes, next_offset
     transactions  partitions are added before their first batch, and asked for again for ever while
-                  one of them does not exist; EndTxn waits for incomplete batches
+                  one of them does not exist, or the transaction before is not ended; EndTxn waits
+                  for incomplete batches
 
 None of this is public: the version is pinned exactly, and `check_internals` refuses any other. The
 publisher's thread only; `ReadyRecords` also serves kafka-python's sender.
@@ -53,7 +54,10 @@ _TOUCHED = {
     "_accumulator._incomplete": ("add",),
     "_metadata": ("set_topics", "_topics", "request_update", "partitions_for_topic"),
     "_sender": ("wakeup", "force_close", "join", "is_alive"),
-    "_transaction_manager": ("begin_commit", "maybe_add_partition_to_transaction"),
+    "_transaction_manager": (
+        *("begin_commit", "maybe_add_partition_to_transaction"),
+        "_partitions_in_transaction",
+    ),
 }
 
 
@@ -262,6 +266,11 @@ def enqueue(
         queued.append(batch)
     producer._sender.wakeup()
     return queued
+
+
+def has_begun(producer: KafkaProducer) -> bool:
+    """Whether Kafka has added partitions to the transaction, once batches are queued."""
+    return bool(producer._transaction_manager._partitions_in_transaction)
 
 
 def await_outcomes(

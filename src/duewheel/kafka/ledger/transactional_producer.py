@@ -18,7 +18,13 @@ import structlog
 from kafka import KafkaProducer
 from kafka.structs import TopicPartition as KafkaPartition
 
-from duewheel.errors import Displaced, DuewheelError, PublishDoubt, TransactionTooSlow
+from duewheel.errors import (
+    Displaced,
+    DuewheelError,
+    KafkaUnavailable,
+    PublishDoubt,
+    TransactionTooSlow,
+)
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline, within
 from duewheel.kafka.ledger import producer_internals as internals
@@ -35,9 +41,14 @@ _OPTIONS: Mapping[str, Any] = {
     "max_request_size": _REQUEST_BYTES,
     "metrics_enabled": False,
 }
+_UNENDED_S = 2.0  # the usual wait for the transaction before is some milliseconds
 _BYTES_PER_S = 1 << 20  # a partition that takes a batch slower than this counts as taking none
 
 log = structlog.get_logger(__name__)
+
+
+class NotBegun(KafkaUnavailable):
+    """A transaction cannot begin, because Kafka is still ending the one before."""
 
 
 class TransactionalProducer:
@@ -56,11 +67,13 @@ class TransactionalProducer:
         transactional_id: str,
         limits: TransactionLimits,
         stopping: threading.Event | None = None,
+        is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_ending` asks Kafka whether the id's transaction before is not ended yet."""
         self._clients = clients
         self.transactional_id = transactional_id
         self._limits = limits
-        self._stopping = stopping
+        self._stopping, self._is_ending = stopping, is_ending
         self._producer: KafkaProducer | None = None
         self._warm: set[str] = set()  # topics whose leaders the producer has
 
@@ -114,7 +127,8 @@ class TransactionalProducer:
         queued = [(KafkaPartition(*place), batch) for place, batch in batches]
         deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
         given = (producer, queued, now_ms, deadline, quiet_s, before_commit)
-        outcomes = within(deadline, what, lambda: commit_all(*given))
+        begun = _UNENDED_S, partial(self._require_begun, producer)
+        outcomes = within(deadline, what, lambda: commit_all(*given), begun)
         # The cause first: the other batches were aborted with it, and their errors name no reason.
         causes_first = sorted(outcomes, key=lambda outcome: not outcome.failed_itself)
         errors = [outcome.error for outcome in causes_first if outcome.error is not None]
@@ -132,6 +146,11 @@ class TransactionalProducer:
         stop_s = Deadline(self._limits.stop_s, self._stopping).remaining_s()
         if producer is not None and not internals.stop(producer, stop_s):
             log.warning("old sender is still ending", transactional_id=self.transactional_id)
+
+    def _require_begun(self, producer: KafkaProducer) -> None:
+        if not internals.has_begun(producer) and self._is_ending():
+            text = f"Kafka does not end the transaction of {self.transactional_id!r} before"
+            raise NotBegun(text)
 
     def _opened(self) -> KafkaProducer:
         assert self._producer is not None, "call `open` first"

@@ -24,7 +24,7 @@ from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
 from duewheel.kafka.progress.shard_progress import ShardProgress
 from duewheel.kafka.progress.state_topic import place_of
-from duewheel.kafka.publish.transactional_ids import TransactionalIds, settled
+from duewheel.kafka.publish.transactional_ids import Ending, TransactionalIds, settled
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
@@ -68,10 +68,13 @@ class FencedSession:
         self._catalog = catalog
         place = place_of(names.state_topic, names.shard)
         self.progress = ShardProgress(clients, place, record_key(names.shard))
-        self._ids = TransactionalIds(clients, names.transactional_id, limits, stopping)
+        self._ids = TransactionalIds(
+            *(clients, names.transactional_id, limits, stopping),
+            refuses=lambda ending: bool(self._unmarked(ending)),
+        )
         self._numbers: tuple[int, ...] = self.progress.ids  # of the blocked ids, and the one in use
         self._recheck = Deadline(_RECHECK_S)
-        self._refusing: frozenset[str] = frozenset()  # topics that may refuse a marker
+        self._refusing: frozenset[str] = frozenset()  # topics that have refused a batch
         self._in_haste = False
         self.log = LogReader(clients, [names.state_topic])
         self._admin: KafkaAdminClient | None = None
@@ -177,17 +180,32 @@ class FencedSession:
         return self._ids.are_blocked(self._admin, self._numbers[-1:], otherwise=False)
 
     def _close_topics(self) -> None:
-        """Closes the topics that refuse the marker of a blocked id. Others of its transaction may
-        lack their marker only because the coordinator has given up.
+        """Closes the topics that refuse the marker of a blocked id. Others of its transaction have
+        their marker, also if the coordinator does not know it.
         """
         closed = dict[str, str]()
         for ending in self._ids.blocked:
             topics = {place.topic for place in ending.partitions}
             if len(topics) > 1:
-                topics &= self._refusing
+                topics &= self._refusing | self._unmarked(ending)
             closed |= dict.fromkeys(topics, str(ending))
-        self._refusing = frozenset(closed)
+        self._refusing &= closed.keys()
         self._catalog.close_topics(closed)
+
+    def _unmarked(self, ending: Ending) -> frozenset[str]:
+        """The topics with records of a transaction that lack the marker, although the partition's
+        leader answers: its last stable offset stays below its end. Another client's transaction may
+        be the reason, for now.
+        """
+        places = [(place.topic, place.partition) for place in ending.partitions]
+        try:
+            with self.log.within(Deadline(self._limits.quiet_s)):
+                # The end first: what is added meanwhile is stable, unless a transaction is open.
+                ends = self.log.present(places, LATEST, committed=False)
+                stable = self.log.present(places, LATEST)
+        except KafkaUnavailable:
+            return frozenset()
+        return frozenset(place[0] for place, end in ends.items() if stable.get(place, end) < end)
 
     @property
     def producer(self) -> TransactionalProducer:
@@ -199,7 +217,7 @@ class FencedSession:
         return self.progress.batch(progress, self._numbers)
 
     def require_blocked(self) -> None:
-        """Looks at the blocked ids again, now and then.
+        """Looks at the blocked ids, and at the topics that they close, again, now and then.
 
         Raises:
             PublishDoubt: one can be taken: `start` takes it, and opens the topics that it closed.
@@ -209,6 +227,7 @@ class FencedSession:
             self._recheck = Deadline(_RECHECK_S)
             if not self._ids.are_blocked(admin, blocked):
                 raise PublishDoubt("a blocked transactional id can be taken again")
+            self._close_topics()
 
     def require_started(self) -> KafkaAdminClient:
         """The admin client; PublishDoubt before a start, or after an error."""

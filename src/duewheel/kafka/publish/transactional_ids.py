@@ -1,9 +1,10 @@
 """The transactional ids of a shard: its first one, and a further one after each that is blocked.
 
 Kafka ends a transaction with a marker in each of its partitions; no producer gets the id before. A
-partition without a leader takes no marker for now. One with a record that names the same producer
-id and a higher epoch never does, and each client with Write on the topic can write that record. The
-id is *blocked* then, and the shard uses the next one.
+partition without a leader takes no marker for now. One refuses it for good, if a record in it names
+the same producer id and a higher epoch, which each client with Write on the topic can write, or if
+a setting of its topic does not permit it. The id is *blocked* then, and the shard uses the next
+one.
 
 Order, so that of two processes only one can commit. The newest progress names, in a header, the ids
 that may still be used: those that were blocked when they were last tried, and the present one.
@@ -43,6 +44,7 @@ from duewheel.schemas.partition_names import partition_name
 
 _ENDING = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 _ASK_S = 5.0  # for the state of a transaction
+_FIRST_TRY_S = 1.0  # to take an id, if Kafka does not end its transaction
 
 log = structlog.get_logger(__name__)
 
@@ -109,10 +111,15 @@ class TransactionalIds:
         first: str,
         limits: TransactionLimits,
         stopping: threading.Event | None,
+        refuses: Callable[[Ending], bool],
     ) -> None:
-        """Connects nothing. `first` is the id with the number 0."""
+        """Connects nothing. `first` is the id with the number 0; `refuses` says whether a partition
+        refuses a marker, although it could take it.
+        """
         self._clients, self._first, self._limits = clients, first, limits
-        self.producer = TransactionalProducer(clients, first, limits, stopping)
+        self._refuses = refuses
+        self._present: tuple[KafkaAdminClient, int] | None = None  # who can ask, and the id
+        self.producer = TransactionalProducer(clients, first, limits, stopping, self._is_ending)
         self.blocked: Sequence[Ending] = ()
 
     def take(
@@ -127,7 +134,8 @@ class TransactionalIds:
 
         Args:
             topics: whose metadata the producer loads.
-            ending_s: how long the last one may take until it counts as blocked.
+            ending_s: how long the last one may take until it counts as blocked, about; sooner, if a
+                partition refuses its marker.
 
         Returns:
             The blocked ids, and the one that the producer has.
@@ -146,6 +154,7 @@ class TransactionalIds:
             last += 1
             log.warning("a transactional id is blocked: the next one is used", reason=str(ending))
         self.blocked = tuple(blocked.values())
+        self._present = admin, last
         return (*blocked, last)
 
     def are_blocked(
@@ -156,6 +165,12 @@ class TransactionalIds:
             return len(self._endings(admin, numbers, Deadline(_ASK_S))) == len(numbers)
         except KafkaUnavailable:
             return otherwise
+
+    def _is_ending(self) -> bool:
+        if self._present is None:
+            return False
+        admin, number = self._present
+        return self.are_blocked(admin, [number], otherwise=False)
 
     def _name(self, number: int) -> str:
         return f"{self._first}~{number}" if number else self._first
@@ -173,18 +188,20 @@ class TransactionalIds:
         ending_s: float,
     ) -> Ending | None:
         """Takes an id; returns the transaction that blocks it, if it is blocked."""
+        wait_s = min(_FIRST_TRY_S, ending_s)
         while True:
-            attempt = deadline.part(ending_s)
+            attempt = deadline.part(wait_s)
             try:
                 self._open(number, topics, attempt)
             except KafkaUnavailable:
                 found = dict[int, Ending]()
                 with suppress(KafkaUnavailable):  # a broker before 3.0 cannot say
                     found = self._endings(admin, [number], Deadline(_ASK_S))
-                if number in found:
+                if number in found and (2 * wait_s > ending_s or self._refuses(found[number])):
                     return found[number]
-                if attempt.remaining_s() or not deadline.remaining_s():
+                if not deadline.remaining_s() or (attempt.remaining_s() and number not in found):
                     raise
+                wait_s = min(2 * wait_s, ending_s)  # a start may take seconds on a busy host
             else:
                 return None
 
