@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import MemberToRemove
 from tests.harness.config_file import write_config
 from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
@@ -97,6 +98,17 @@ def programs(request: pytest.FixtureRequest) -> list[list[str]]:
     return found
 
 
+@pytest.fixture
+def an_empty_group(broker: SharedBroker) -> Iterator[None]:
+    """Afterwards no killed program is a member, which Node's client could not join for 45 s."""
+    yield
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        members = admin.describe_groups(["billing"])["billing"]["members"]
+        admin.remove_group_members(
+            "billing", [MemberToRemove(member["member_id"]) for member in members]
+        )
+
+
 def test_a_timer_leaves_and_a_cancelled_one_does_not(
     programs: list[list[str]], shard: SparklessShard, tmp_path: Path
 ) -> None:
@@ -120,13 +132,17 @@ def test_a_timer_leaves_and_a_cancelled_one_does_not(
     assert delivered.timestamp >= int(due_ms)
 
 
-def test_a_message_that_fails_comes_again(
+@pytest.mark.usefixtures("an_empty_group")
+def test_a_message_that_fails_comes_again_and_then_is_a_dead_letter(
     programs: list[list[str]], shard: SparklessShard, tmp_path: Path
 ) -> None:
+    failed = f"{shard.target}.failed"
+    with shard.admin() as admin:
+        admin.create_topic(failed, 1)
     with closing(KafkaProducer(bootstrap_servers=shard.servers)) as producer:
         for value in (b"oops", b"order"):
             producer.send(shard.target, value, b"key", headers=[("own", b"1")]).get(30)
-    with Running(programs[1], shard, tmp_path, shard.target) as running:
+    with Running(programs[1], shard, tmp_path, shard.target, failed) as running:
         until(shard, lambda: "given up: oops, attempt 4" in running.output(), BUILD_S)
         assert "done: order, attempt 1" in running.output()
     first, fine, *again = read_topic(shard.servers, shard.target)
@@ -135,6 +151,9 @@ def test_a_message_that_fails_comes_again(
     headers = [dict(r.headers) for r in again]
     assert [each["RETRY_ATTEMPT"] for each in headers] == [b"2", b"3", b"4"]
     assert all(each["own"] == b"1" for each in headers)
+    (letter,) = read_topic(shard.servers, failed)
+    assert (letter.key, letter.value) == (b"key", b"oops")
+    assert dict(letter.headers) == {**headers[-1], "RETRY_ERROR_TEXT": b"no order"}
 
 
 class Running:

@@ -1,6 +1,7 @@
 // A consumer whose failed messages come again later: after 1 s, 2 s, 4 s, four attempts in all.
+// After the fourth one the message is in a topic for dead letters.
 //
-//     java -cp 'libs/*' Retry.java localhost:9092 orders.delayed orders
+//     java -cp 'libs/*' Retry.java localhost:9092 orders.delayed orders orders.failed
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 
@@ -20,7 +21,7 @@ public class Retry {
     static final int ATTEMPTS = 4;
 
     public static void main(String[] args) throws Exception {
-        String servers = args[0], timers = args[1], topic = args[2];
+        String servers = args[0], timers = args[1], topic = args[2], failed = args[3];
         Map<String, Object> committed = Map.of(
                 "bootstrap.servers", servers,
                 "group.id", "billing",
@@ -40,14 +41,15 @@ public class Retry {
                         handle(record.value());
                         System.out.printf("done: %s, attempt %d%n", record.value(), attempt);
                     } catch (IllegalArgumentException error) {
-                        if (attempt == ATTEMPTS) {
-                            System.out.printf("given up: %s, attempt %d%n", record.value(), attempt);
-                        } else {
+                        if (attempt < ATTEMPTS) {
                             producer.send(later(record, timers, attempt)).get();
+                        } else {
+                            producer.send(deadLetter(record, failed, error)).get();
+                            System.out.printf("given up: %s, attempt %d%n", record.value(), attempt);
                         }
                     }
-                    // After the retry is acknowledged. A kill between both makes two retries, and
-                    // loses none.
+                    // After the retry, or dead letter, is acknowledged. A kill between both makes
+                    // two, and loses none.
                     var place = new TopicPartition(record.topic(), record.partition());
                     consumer.commitSync(Map.of(place, new OffsetAndMetadata(record.offset() + 1)));
                 }
@@ -71,6 +73,14 @@ public class Retry {
         headers.add("TIMER_DELAY_MS", bytes(1000 << (attempt - 1)));
         headers.add("RETRY_ATTEMPT", bytes(attempt + 1));
         return new ProducerRecord<>(timers, null, record.key(), record.value(), headers);
+    }
+
+    /** The message as it is, and why it failed. */
+    static ProducerRecord<String, String> deadLetter(
+            ConsumerRecord<String, String> record, String failed, Exception error) {
+        var headers = record.headers();
+        headers.add("RETRY_ERROR_TEXT", String.valueOf(error.getMessage()).getBytes(UTF_8));
+        return new ProducerRecord<>(failed, null, record.key(), record.value(), headers);
     }
 
     static int attemptOf(ConsumerRecord<String, String> record) {

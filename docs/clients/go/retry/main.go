@@ -1,6 +1,7 @@
 // A consumer whose failed messages come again later: after 1 s, 2 s, 4 s, four attempts in all.
+// After the fourth one the message is in a topic for dead letters.
 //
-//	go run ./retry localhost:9092 orders.delayed orders
+//	go run ./retry localhost:9092 orders.delayed orders orders.failed
 package main
 
 import (
@@ -17,7 +18,7 @@ import (
 const attempts = 4
 
 func main() {
-	servers, timers, topic := os.Args[1], os.Args[2], os.Args[3]
+	servers, timers, topic, failed := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(servers), kgo.ConsumerGroup("billing"), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit(),
@@ -35,14 +36,16 @@ func main() {
 		}
 		for _, record := range fetches.Records() {
 			attempt := attemptOf(record)
-			if err := handle(record); err == nil {
+			if failure := handle(record); failure == nil {
 				fmt.Printf("done: %s, attempt %d\n", record.Value, attempt)
-			} else if attempt == attempts {
+			} else if attempt < attempts {
+				mustSend(ctx, client, later(record, timers, attempt))
+			} else {
+				mustSend(ctx, client, deadLetter(record, failed, failure))
 				fmt.Printf("given up: %s, attempt %d\n", record.Value, attempt)
-			} else if err := client.ProduceSync(ctx, later(record, timers, attempt)).FirstErr(); err != nil {
-				log.Fatal(err) // not committed: the message comes again
 			}
-			// After the retry is acknowledged. A kill between both makes two retries, and loses none.
+			// After the retry, or dead letter, is acknowledged. A kill between both makes two, and loses
+			// none.
 			if err := client.CommitRecords(ctx, record); err != nil {
 				log.Fatal(err)
 			}
@@ -55,6 +58,13 @@ func handle(record *kgo.Record) error {
 		return errors.New("no order")
 	}
 	return nil
+}
+
+// mustSend returns once the record is acknowledged.
+func mustSend(ctx context.Context, client *kgo.Client, record *kgo.Record) {
+	if err := client.ProduceSync(ctx, record).FirstErr(); err != nil {
+		log.Fatal(err) // not committed: the message comes again
+	}
 }
 
 // later is the message as a timer, with its key and its own headers.
@@ -71,6 +81,13 @@ func later(record *kgo.Record, timers string, attempt int) *kgo.Record {
 		}
 	}
 	return &kgo.Record{Topic: timers, Key: record.Key, Value: record.Value, Headers: headers}
+}
+
+// deadLetter is the message as it is, and why it failed.
+func deadLetter(record *kgo.Record, failed string, failure error) *kgo.Record {
+	reason := kgo.RecordHeader{Key: "RETRY_ERROR_TEXT", Value: []byte(failure.Error())}
+	headers := append(record.Headers, reason)
+	return &kgo.Record{Topic: failed, Key: record.Key, Value: record.Value, Headers: headers}
 }
 
 func attemptOf(record *kgo.Record) int {
