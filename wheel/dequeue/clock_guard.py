@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 _READING_VALID_MS = 60_000
 _WARN_EVERY_MS = 60_000
+# A reading takes a commit, and each start waits for its first one: a shorter wait is no news.
+_UNREAD_MS = 5_000
 _AHEAD = "this host's clock is ahead of the brokers': no slot is closed until it is right"
 _UNKNOWN = "the brokers' clock is not known (LogAppendTime of the state topic): no slot is closed"
 _BEHIND = "this host's clock is behind the brokers': timers leave late"
@@ -57,6 +59,7 @@ class ClockGuard:
         self._offset_ms: int | None = None  # of the brokers' clock, from boottime
         self._read_at_ms = 0
         self._floor_ahead_ms = 0
+        self._unread_since_ms: int | None = None  # boottime; None: slots do not wait for a reading
         self._warned = ""
         self._warning = Interval(clock, _WARN_EVERY_MS)
 
@@ -85,7 +88,7 @@ class ClockGuard:
         return self._now_and_lead()[1]
 
     def check(self, floor_ms: int) -> int | None:
-        """Compares the clocks, and warns if they differ.
+        """Compares the clocks, and warns if they differ, or if a reading does not come.
 
         Returns:
             The end of the last slot that may be closed; None if none may be.
@@ -109,6 +112,8 @@ class ClockGuard:
 
     def _warn(self, text: str) -> None:
         """Warns once and then every minute, until the cause is gone."""
+        if self._awaits_reading(text == _UNKNOWN):
+            return
         last, self._warned = self._warned, text
         if not self._warning.is_over(text):
             return
@@ -121,3 +126,13 @@ class ClockGuard:
             )
         elif last:
             log.warning(_FLOOR_REACHED if last == _FLOOR_AHEAD else _AGREES)
+
+    def _awaits_reading(self, unknown: bool) -> bool:
+        """Returns whether the brokers' clock may be known in a moment."""
+        if not unknown:
+            self._unread_since_ms = None
+            return False
+        now_ms = self._clock.boottime_ms()
+        if self._unread_since_ms is None:
+            self._unread_since_ms = now_ms
+        return now_ms - self._unread_since_ms < _UNREAD_MS

@@ -48,11 +48,8 @@ def test_nothing_is_closed_before_the_brokers_clock_is_known(world: GuardedHost)
 
 
 def test_brokers_that_do_not_say_change_nothing(world: GuardedHost) -> None:
-    with capture_logs() as logs:
-        world.guard.read(None, world.clock.boottime_ms())
-        assert not world.closes()
-        assert not world.closes()
-    assert [line["event"].partition(" is")[0] for line in logs] == ["the brokers' clock"]
+    world.guard.read(None, world.clock.boottime_ms())
+    assert not world.closes()
     world.commit()
     world.guard.read(None, world.clock.boottime_ms())
     assert world.closes()
@@ -167,6 +164,42 @@ def test_the_log_tells_once_a_minute_and_when_it_is_over(world: GuardedHost) -> 
     assert told == [held, held, held, late, " again"]
     assert {line["log_level"] for line in logs} == {"warning"}
     assert [line.get("ahead_ms") for line in logs] == [90_000, 90_000, 90_000, -90_000, None]
+
+
+def test_a_wait_for_a_reading_is_told_only_if_it_lasts(world: GuardedHost) -> None:
+    """At a start the clock is asked for before the first commit, and known right after it."""
+    with capture_logs() as logs:
+        assert not world.closes()
+        world.commit()
+        assert world.closes()
+        world.clock.sleep(61)
+        assert not world.closes()
+        world.commit()
+        assert world.closes()
+    assert logs == []
+    with capture_logs() as logs:
+        world.clock.sleep(61)
+        for _ in range(30):
+            assert not world.closes()
+            world.clock.sleep(1)
+        world.commit()
+        assert world.closes()
+    told = [line["event"].partition("brokers'")[2].partition(" (")[0] for line in logs]
+    assert told == [" clock is not known", " again"]
+
+
+def test_a_wrong_clock_is_not_right_because_a_reading_is_missing(world: GuardedHost) -> None:
+    world.commit()
+    world.clock.step(5_000)
+    with capture_logs() as logs:
+        assert not world.closes()
+        world.clock.sleep(61)
+        world.clock.step(-5_000)
+        assert not world.closes()
+        assert len(logs) == 1
+        world.commit()
+        assert world.closes()
+    assert len(logs) == 2
 
 
 def test_the_host_s_boottime_goes_on_by_itself() -> None:

@@ -140,6 +140,17 @@ def test_a_clock_that_is_ahead_at_boot(
     assert deliver(world) == [0, 1]
 
 
+def test_a_start_with_a_right_clock_tells_nothing_about_it(world: LocalWorld) -> None:
+    world.put(1_000)
+    world.drain()
+    world.shard.kill(Role.DEQUEUE)
+    with capture_logs() as logs:
+        world.shard.start_dequeue()
+        world.clock.sleep(1)
+        assert deliver(world) == [0]
+    assert [line["event"] for line in logs if "clock" in line["event"]] == []
+
+
 def test_a_clock_that_is_behind_at_boot_delivers_late_and_reopens_nothing(
     world: LocalWorld,
 ) -> None:
