@@ -144,6 +144,11 @@ class DeadLetter:
         """TIMER_SOURCE: "topic-partition@offset" of the timer."""
         return self._added.get(names.SOURCE, "")
 
+    @property
+    def timer_id(self) -> bytes | None:
+        """UNIQ_KEY, of a rejected message its own; None without one."""
+        return dict(self.headers).get(names.TIMER_ID)
+
     def again(self, refusal: Refusal) -> tuple[Header, ...]:
         """Returns the headers of this dead letter with the present reason."""
         rest = [

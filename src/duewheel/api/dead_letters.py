@@ -33,6 +33,7 @@ class DeadLetterSummary(Result):
     code: str | None
     error: str | None
     source: str | None
+    id: str | None = Field(description="of the timer, if the dead letter has it")
     key: str | None
     key_bytes: int | None = Field(default=None, description=KEY_BYTES)
     value_bytes: int | None = Field(description="null: it has no value")

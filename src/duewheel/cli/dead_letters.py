@@ -33,10 +33,11 @@ def dlq_list(
     from duewheel.ops.dead_letters.listing import list_letters, page_after
 
     rows = list_letters(settings, wanted, page)
-    show_page(rows, limit, output, _line, page_after, of="dead letters")
+    show_page(rows, limit, output, letter_line, page_after, of="dead letters")
 
 
-def _line(row: DeadLetterSummary) -> str:
+def letter_line(row: DeadLetterSummary) -> str:
+    """Describes a dead letter: where it is, why, and of which timer."""
     return "  ".join(_parts(row))
 
 
@@ -47,6 +48,8 @@ def _parts(row: DeadLetterSummary) -> Iterator[str]:
     yield row.code or "no code"
     yield row.source or "no source"
     yield "no key" if row.key is None else f"key {row.key}{rest_of(row.key_bytes)}"
+    if row.id not in (None, row.source):  # the source stands for the id of a timer without one
+        yield f"id {row.id}"
     yield "no value" if row.value_bytes is None else f"{row.value_bytes} bytes"
     yield row.error or ""
 

@@ -25,9 +25,11 @@ from duewheel.api.requests import TimerFilter
 from duewheel.api.reshard import NewShard
 from duewheel.api.shard import ShardView
 from duewheel.api.timers import TimerSummary
+from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
+from duewheel.cli.dead_letters import letter_line
 from duewheel.cli.main import cli
 from duewheel.cli.output import Printer, printable
 from duewheel.cli.status_text import status_lines
@@ -37,8 +39,11 @@ from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
 from duewheel.ops import connection
+from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.ops.shard.status import status
 from duewheel.ops.timers.pending import list_timers
+from duewheel.schemas.dead_letters import DeadLetter
+from duewheel.schemas.wire.single_record import Header
 
 DURATIONS = {
     "wait_ms",
@@ -122,6 +127,27 @@ def test_what_is_special_about_a_timer() -> None:
     assert timer_line(TimerSummary.model_validate(dead), NOW_MS).endswith(
         "id a-0@1  3 bytes  dead letter"
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ([], [("UNIQ_KEY", b"report")], "key k  id report  "),  # a failed delivery
+        ([("UNIQ_KEY", b"report")], [], "key k  id report  "),  # a rejected message
+        ([], [("UNIQ_KEY", b"timers-0@5")], "key k  1 bytes"),  # a timer without an id
+        ([], [], "key k  1 bytes"),
+    ],
+)
+def test_a_dead_letter_has_the_id_of_its_timer(
+    before: list[Header], after: list[Header], shown: str
+) -> None:
+    error: list[Header] = [("TIMER_ERROR_CODE", b"expired"), ("TIMER_ERROR", b"late")]
+    headers = [*before, *error, *after, ("TIMER_SOURCE", b"timers-0@5")]
+    letter = DeadLetter(0, 7, NOW_MS, b"k", b"v", headers)
+    summary = summary_of(letter, ReplayPosition.decode(None, "id"))
+    expected = dict([*before, *after]).get("UNIQ_KEY")
+    assert summary.as_json().get("id") == (expected.decode() if expected else None)
+    assert shown in letter_line(summary)
 
 
 @pytest.fixture

@@ -130,6 +130,7 @@ def summary_of(
 ) -> DeadLetterSummary:
     """Returns a dead letter without its message; `whole`: with all of a long key."""
     key, key_bytes = (letter.key, None) if whole else key_in_list(letter.key)
+    timer_id, _ = key_in_list(letter.timer_id)  # longer only if it was refused for that
     return DeadLetterSummary(
         partition=letter.partition,
         offset=letter.offset,
@@ -137,6 +138,7 @@ def summary_of(
         code=letter.code,
         error=letter.error,
         source=letter.source,
+        id=None if timer_id is None else timer_id.decode(errors="backslashreplace"),
         key=None if key is None else key.decode(errors="backslashreplace"),
         key_bytes=key_bytes,
         value_bytes=None if letter.value is None else len(letter.value),

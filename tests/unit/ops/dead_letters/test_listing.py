@@ -8,6 +8,12 @@ from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.schemas.dead_letters import DeadLetter
 
 
+def test_an_id_that_was_refused_for_its_length_is_shown_in_part() -> None:
+    headers = [("UNIQ_KEY", b"i" * 1_000_000), ("TIMER_ERROR_CODE", b"bad_timer_id")]
+    letter = DeadLetter(0, 7, 1_800_000_000_000, b"k", b"", headers)
+    assert summary_of(letter, ReplayPosition.decode(None, "id")).id == "i" * KEY_SHOWN_BYTES
+
+
 def test_a_long_key_is_shown_in_part() -> None:
     """A producer's keys of a megabyte would make every list as large as all messages in it."""
     position = ReplayPosition.decode(None, "id")
