@@ -16,8 +16,10 @@ name, are held as SecretStr and never shown.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -271,11 +273,15 @@ def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _keys(layer: Mapping[str, Any]) -> Iterator[str]:
-    """Yields section.key for every value that a layer sets."""
-    for section, table in layer.items():
-        if isinstance(table, Mapping):
-            yield from (f"{section}.{key}" for key in table)
+def _keys(layer: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yields the dotted key of every value and table that a layer sets, those in JSON, too."""
+    for key, value in layer.items():
+        yield prefix + key
+        if isinstance(value, str):
+            with suppress(ValueError, RecursionError):
+                value = json.loads(value)
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{key}.")
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
