@@ -321,3 +321,39 @@ def test_what_cannot_be_used_ends_it_at_once(
     assert (shown.returncode, "hunter2" in shown.stdout) == (0, False)
     with pytest.raises(ConfigError, match="--name"):
         relay.run_relay(settings, "no name!", threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("outbox_rights", "relay_rights", "denied", "lacked"),
+    [
+        (
+            *("SELECT, UPDATE", "SELECT", "duewheel_relay"),
+            "DELETE on duewheel_outbox, INSERT on duewheel_relay, UPDATE on duewheel_relay",
+        ),
+        (
+            *("UPDATE, DELETE", "SELECT, INSERT, UPDATE", "duewheel_outbox"),
+            "SELECT on duewheel_outbox",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("settings")
+def test_a_missing_right_is_named(
+    config: Path,
+    database: str,
+    connection: psycopg.Connection[Any],
+    outbox_rights: str,
+    relay_rights: str,
+    denied: str,
+    lacked: str,
+) -> None:
+    connection.execute("DROP ROLE IF EXISTS weak; CREATE ROLE weak LOGIN")
+    connection.execute(f"GRANT {outbox_rights} ON duewheel_outbox TO weak")
+    connection.execute(f"GRANT {relay_rights} ON duewheel_relay TO weak")
+    as_weak = database.replace("user=postgres", "user=weak")
+    ended = run(config, "relay", "postgres", "--set", f"relay.database={as_weak}")
+    connection.execute("DROP OWNED BY weak; DROP ROLE weak")
+    assert ended.returncode == 2, ended.stderr
+    assert (
+        f"PostgreSQL: permission denied for table {denied}: the relay's role lacks {lacked} "
+        "(docs/outbox.md)"
+    ) in ended.stderr

@@ -25,7 +25,7 @@ rows that a part has room for. A row that PostgreSQL cannot read is found by hal
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -83,6 +83,12 @@ _DELETE = """DELETE FROM duewheel_outbox USING unnest(%s::bigint[], %s::uuid[]) 
 WHERE duewheel_outbox.seq = sent.seq AND duewheel_outbox.id = sent.id"""
 _REFUSE = "UPDATE duewheel_outbox SET refused = %s WHERE seq = %s AND id = %s"
 
+_MISSING_RIGHTS = """
+SELECT string_agg(needed || ' on ' || name, ', ') FROM (VALUES
+    ('SELECT', 'duewheel_outbox'), ('UPDATE', 'duewheel_outbox'), ('DELETE', 'duewheel_outbox'),
+    ('SELECT', 'duewheel_relay'), ('INSERT', 'duewheel_relay'), ('UPDATE', 'duewheel_relay')
+) AS rights (needed, name) WHERE NOT has_table_privilege(to_regclass(name), needed)"""
+
 
 class _Length(NamedTuple):
     """The length of a row, in the order of the columns of _LENGTHS."""
@@ -119,6 +125,7 @@ class OutboxTable:
             named |= given | {"client_encoding": "utf8"}
             # No plan is kept: the table grows from no rows to millions.
             self._connection = psycopg.connect(autocommit=True, prepare_threshold=None, **named)
+        with _explained(self._connection):
             self._connection.execute(_DURABLE)
             self._connection.execute(_BEGIN, [relay])
 
@@ -142,7 +149,7 @@ class OutboxTable:
             RecoveryRefused: PostgreSQL has gone back: rows that are sent may be in the table.
             Fenced: another relay has sent a later part.
         """
-        with _explained():
+        with _explained(self._connection):
             with self._connection.transaction():
                 if self._part(position) < position.part:
                     self._delete(position)
@@ -162,7 +169,7 @@ class OutboxTable:
     def refuse(self, rows: Sequence[RefusedRow]) -> str:
         """Leaves out rows until `refused` is null again; returns the reason of the first."""
         reasons = [_storable(row.reason) for row in rows]
-        with _explained(), self._connection.transaction():
+        with _explained(self._connection), self._connection.transaction():
             named = [(why, row.seq, row.id) for why, row in zip(reasons, rows, strict=True)]
             self._connection.cursor().executemany(_REFUSE, named)
         return reasons[0]
@@ -239,15 +246,26 @@ class OutboxTable:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explained(connection: psycopg.Connection[Any] | None = None) -> Iterator[None]:
     """Raises errors of the driver as ours, without the values of parameters."""
     try:
         yield
     except psycopg.Error as error:
+        if isinstance(error, psycopg.errors.InsufficientPrivilege) and connection is not None:
+            _require_rights(connection, error)
         text = _text(error)
         if isinstance(error, psycopg.ProgrammingError | psycopg.DataError):
             raise ConfigError(f"PostgreSQL: {text}: docs/outbox.md has the tables") from None
         raise DatabaseUnavailable(f"PostgreSQL: {text}") from None
+
+
+def _require_rights(connection: psycopg.Connection[Any], denied: psycopg.Error) -> None:
+    """Raises ConfigError if a right is missing on a table that is found."""
+    with suppress(psycopg.Error):
+        if (row := connection.execute(_MISSING_RIGHTS).fetchone()) and row[0]:
+            raise ConfigError(
+                f"PostgreSQL: {_text(denied)}: the relay's role lacks {row[0]} (docs/outbox.md)"
+            ) from None
 
 
 def _text(error: psycopg.Error) -> str:
