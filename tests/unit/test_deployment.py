@@ -18,6 +18,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from duewheel.cli import main as cli
+from duewheel.config.keys_and_defaults import MetricsSection
 from duewheel.config.settings import Settings, load
 from duewheel.dev import broker
 from duewheel.dev.jars import pinned
@@ -124,6 +125,16 @@ def test_prometheus_scrapes_both_processes_under_the_name_that_alerts_expect() -
     (found,), (labelled, addressed) = beside["dns_sd_configs"], beside["relabel_configs"]
     assert (found["names"], addressed["replacement"]) == (["serve"], f"serve:{found['port']}")
     assert labelled == {"target_label": "shard", "replacement": "0"}
+
+
+def test_the_connections_have_every_port_of_metrics_and_a_first_shard_opens_its_own() -> None:
+    """Without its port ingest's metrics, of the disk and of rejections, cannot be read."""
+    ports = {key for key in MetricsSection.model_fields if key.endswith("_port")}
+    page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
+    table = page.partition("## Connections")[2].partition("\n## ")[0]
+    assert ports == set(re.findall(r"`metrics\.(\w+_port)`", table))
+    start = (ROOT / "docs" / "quickstart.md").read_text("utf-8")
+    assert ports - {"relay_port"} == set(re.findall(r"^(\w+_port) =", start, re.MULTILINE))
 
 
 def test_the_page_only_reads_and_is_for_this_host_alone(
