@@ -76,7 +76,7 @@ def schedule(
 def cancel(
     execute: Execute, id: str, *, key: str | bytes | None, timer_topic: str | None = None
 ) -> None:
-    """Inserts a cancel of the pending timers with this id and key.
+    """Inserts a cancel of the pending timers with this id in the partition of the key.
 
     Raises:
         InvalidTimer: the key is no text; nothing was inserted.

@@ -173,8 +173,8 @@ class TimerFields(MessageFields, DueTimeFields):
     )
     if_pending: IfPending | None = Field(
         default=None,
-        description="while a timer with its id and key is pending: keep that one and drop this (a "
-        "reply says so), or replace it",
+        description="while a timer with its id is pending in its partition, whatever its key: keep "
+        "that one and drop this (with timer.reply_topic a reply says so), or replace it",
     )
 
     @property

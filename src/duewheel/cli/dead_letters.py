@@ -37,7 +37,7 @@ def dlq_list(
 
 
 def letter_line(row: DeadLetterSummary) -> str:
-    """Describes a dead letter: where it is, why, and of which timer."""
+    """The line of a dead letter: its place, its code and its timer."""
     return "  ".join(_parts(row))
 
 

@@ -107,8 +107,8 @@ def say_what_keep_does(settings: Settings) -> None:
         else f"the reply in {topic} says which"
     )
     say(
-        "written; while an earlier timer with its id and key is pending, this one is dropped "
-        f"(`kept`), else it is pending (`taken`): {which}"
+        "written; while an earlier timer with its id is pending in its partition, this one is "
+        f"dropped (`kept`), else it is pending (`taken`): {which}"
     )
 
 

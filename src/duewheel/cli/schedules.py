@@ -185,10 +185,10 @@ def apply(
 ) -> int:
     """Set the schedules of a file.
 
-    The keys of a table are the options of `set`, `headers` a list of name and value. Writes the
-    differences alone: a schedule that is as in the file keeps its next instant, and one that is
-    paused stays so. A defect anywhere writes nothing. --prune stops only schedules in the timer
-    topics of the file, and refuses a file without a schedule.
+    The keys of a table are the options of `set`, `headers` a list of tables with `name` and
+    `value`. Writes the differences alone: a schedule that is as in the file keeps its next instant,
+    and one that is paused stays so. A defect anywhere writes nothing. --prune stops only schedules
+    in the timer topics of the file, and refuses a file without a schedule.
 
     Exit code 1: ingest has not taken all of them within 10 s.
     """

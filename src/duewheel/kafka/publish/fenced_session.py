@@ -200,7 +200,7 @@ class FencedSession:
         places = [(place.topic, place.partition) for place in ending.partitions]
         try:
             with self.log.within(Deadline(self._limits.quiet_s)):
-                # The end first: what is added meanwhile is stable, unless a transaction is open.
+                # The end first: later records are stable, too, unless a transaction is open.
                 ends = self.log.present(places, LATEST, committed=False)
                 stable = self.log.present(places, LATEST)
         except KafkaUnavailable:
