@@ -118,7 +118,7 @@ def discover(
             return TopicDecision(
                 is_read=True, why="" if topic in settings.timer.topics else _UNREADABLE
             )
-        wrong = "; ".join(_sentence(settings, each) for each in findings[topic])
+        wrong = "; ".join(_sentence(settings, topic, each) for each in findings[topic])
         return TopicDecision(is_read=not wrong or topic in wanted, why=wrong)
 
     decisions = {topic: decide(topic) for topic in topics}
@@ -144,9 +144,10 @@ def _beyond_room(
     return beyond_room(counts, taken, room_bytes, settings.timer.topics)
 
 
-def _sentence(settings: Settings, finding: TopicFinding) -> str:
+def _sentence(settings: Settings, topic: str, finding: TopicFinding) -> str:
+    of_other = "" if finding.topic == topic else f"{finding.topic}: "
     remedy = remedy_command(settings.kafka.servers, finding.topic, finding.remedy)
-    return f"{described(finding)}: {remedy}"
+    return f"{of_other}{described(finding)}: {remedy}"
 
 
 def require_some(settings: Settings, topic_set: TopicSet) -> Sequence[str]:

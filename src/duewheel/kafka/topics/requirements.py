@@ -297,15 +297,15 @@ def refusal(address: str, differences: Iterable[TopicFinding]) -> str:
     """Every difference with its reason and its remedy, a few lines each."""
     lines = ["these topics must be changed first:"]
     for each in differences:
-        lines.append(f"  {described(each)}")
+        lines.append(f"  {each.topic}: {described(each)}")
         if each.remedy:
             lines.append(f"    {remedy_command(address, each.topic, each.remedy)}")
     return "\n".join(lines)
 
 
 def described(each: TopicFinding) -> str:
-    """A difference in a sentence."""
-    return f"{each.topic}: {each.setting} is {each.actual}, wanted is {each.wanted}: {each.reason}"
+    """A difference in a sentence without the topic."""
+    return f"{each.setting} is {each.actual}, wanted is {each.wanted}: {each.reason}"
 
 
 def remedy_command(address: str, topic: str, setting: str) -> str:
