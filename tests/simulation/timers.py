@@ -138,7 +138,7 @@ class Timer:
         """The value of its TIMER_EXPIRES_MS, for some after their due time."""
         if self.content is not None or self.origin % 9 != 4:
             return None
-        return self.due_ms + 1_000 * (self.origin % 4)
+        return self.due_ms + 2_500 * ((self.origin + self.partition) % 4)
 
     @property
     def plain_headers(self) -> list[tuple[bytes, bytes]]:

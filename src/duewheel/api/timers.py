@@ -107,7 +107,9 @@ class PendingStats(Result):
     )
     oldest_ms: InstantMs | None = Field(description="end of the first slot with timers")
     slot_max: int = fact(
-        "timers in the largest slot: so many leave at once", Gauge("dequeue", "slot_max_size")
+        "timers in the largest slot, also cancelled ones and those that roll. So many leave at "
+        "once, unless `hot_slot` or a rate holds some back",
+        Gauge("dequeue", "slot_max_size"),
     )
     beyond_ring: int = fact(
         "timers due so far ahead that the wheel (its ring of slots) does not reach them yet. They "
