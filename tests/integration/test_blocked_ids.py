@@ -42,6 +42,7 @@ from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.producer_internals import Outcome
 from duewheel.kafka.publish import fenced_session
 from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.targets import resting_timer_topics
 from duewheel.kafka.transaction_errors import FENCED
 from duewheel.schemas.wire.record_batch import seal
 from duewheel.schemas.wire.single_record import encode
@@ -76,8 +77,11 @@ def forge(
 
 
 @pytest.fixture
-def two_teams(tmp_path: Path, broker: SharedBroker) -> Iterator[ProxiedShard]:
-    """Each has a timer topic."""
+def two_teams(
+    tmp_path: Path, broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ProxiedShard]:
+    """Each has a timer topic, whose rest lasts until timers come on a busy host."""
+    monkeypatch.setattr(resting_timer_topics, "_REFUSED_S", (15.0, 60.0))
     topics = FaultTopics.named(f"forged-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
     other = f"{topics.timers}.other"

@@ -158,6 +158,8 @@ def test_a_schedule_is_paused_resumed_triggered_and_stopped(
         page.wait_text("dialog.ask", "memory only")
         page.keys(TOKEN, Keys.ENTER)
         page.wait_text("dialog.side [role=status]", "yearly is paused.")
+        page.wait(lambda: has_copy(settings, "yearly"), "the paused one is not listed")
+        page.run("document.querySelector('#view-schedules button').click()")  # Refresh
         page.wait_text("#view-schedules .list", "until the audit")
         assert page.run("return document.activeElement.innerText") == "Resume"
         page.keys(Keys.ENTER)

@@ -177,7 +177,7 @@ class DelayProducer:
                 dead letter (`expired`). A header of the delivery, too.
             id: the timer's id, for consumers and for cancels; by default its record's position.
             partition: of `topic`; by default Kafka's usual choice at delivery.
-            if_pending: its fate while an earlier timer with its `id` and the same `key` is pending.
+            if_pending: its fate while an earlier timer with its `id` is pending in its partition.
                 "keep": the earlier one stays, and this one is not delivered; "replace": this one
                 takes its place. The reply says which it was; it is not awaited.
             recurring: in place of a due time: `cron` or `every`, and others (RecurringArguments).

@@ -271,6 +271,7 @@ def test_a_database_that_has_gone_back_is_noticed(
 def test_a_relay_of_another_name_is_never_ready(
     config: Path, settings: Settings, connection: psycopg.Connection[Any]
 ) -> None:
+    insert(connection, "one")  # it is sent by the relay that has the table
     relay_all(settings, connection)
     ended = run(config, "relay", "postgres", "--name", "another")
     assert ended.returncode == 2, ended.stderr
