@@ -76,6 +76,7 @@ def test_config_check_reads_the_files(tmp_path: Path) -> None:
             {"sasl_mechanism": "PLAIN"},
             'sasl_mechanism: has no effect with security_protocol "PLAINTEXT": set SASL_SSL',
         ),
+        ({"ssl_crlfile": "revoked.pem"}, "ssl_crlfile: does not work with this kafka-python"),
         (
             {**PLAIN, "sasl_plain_password": "x", "sasl_plain_password_file": "y"},
             "sasl_plain_password_file: gives the same as sasl_plain_password: leave one",
