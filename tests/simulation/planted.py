@@ -336,7 +336,7 @@ PLANTED = {
         "wheel/storage/data_directory.py",
         "            if self.state.needs_recovery:\n                raise",
         "            if False:\n                raise",
-        seed=367,
+        seed=459,
     ),
     "durable-kept": Planted(
         "2",
