@@ -11,6 +11,8 @@ from pathlib import Path
 import lz4.frame
 import pytest
 import zstandard
+from tests.harness.launcher import wait_until
+from tests.harness.raw_produce import produce, record
 from tests.harness.reader import read_topic
 from tests.harness.sparkless_shard import Message, SparklessShard, timer
 from tests.harness.topics import alter
@@ -142,6 +144,13 @@ def test_a_header_name_that_is_no_text_is_a_dead_letter_that_all_can_read(
 def test_a_delay_without_a_timestamp_is_no_delay_from_1970(shard: SparklessShard) -> None:
     """The broker keeps a timestamp of -1. The delay of an hour would have been over for long."""
     alter(shard.servers, shard.timers, {"message.timestamp.type": "CreateTime"})
+
+    def is_kept() -> bool:
+        cancel = record(None, None, [("TIMER_DEL_UNIQKEY", b"nobody")], at_ms=1)
+        produce(shard.servers, shard.timers, cancel)
+        return bool(read_topic(shard.servers, shard.timers)[-1].timestamp == 1)
+
+    wait_until(is_kept, "the setting has no effect")
     key, value, headers = timer(shard, b"early", ("TIMER_DELAY_SEC", b"3600"))
     body = encode(0, key, value, headers)
     shard.send_batch(shard.timers, 0, Batch(memoryview(body), 1), timestamp_ms=-1)
