@@ -158,6 +158,7 @@ def test_a_delay_without_a_timestamp_is_no_delay_from_1970(shard: SparklessShard
     shard.pump()
     shard.pump()
     assert [record.value for record in read_topic(shard.servers, shard.target)] == [b"good"]
+    wait_until(shard.letters, "its dead letter is not committed")
     (letter,) = shard.letters()
     assert dict(letter.headers)["TIMER_ERROR_CODE"] == b"no_timestamp"
     assert letter.value == b"early"
