@@ -175,9 +175,7 @@ class FencedSession:
         """Whether topics have refused the producer, and Kafka is still ending the transaction: so
         no other producer has the id.
         """
-        if self._admin is None or not self._in_haste:
-            return False
-        return self._ids.are_blocked(self._admin, self._numbers[-1:], otherwise=False)
+        return self._admin is not None and self._in_haste and self._ids.is_ending()
 
     def _close_topics(self) -> None:
         """Closes the topics that refuse the marker of a blocked id. Others of its transaction have

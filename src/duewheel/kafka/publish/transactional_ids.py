@@ -119,7 +119,7 @@ class TransactionalIds:
         self._clients, self._first, self._limits = clients, first, limits
         self._refuses = refuses
         self._present: tuple[KafkaAdminClient, int] | None = None  # who can ask, and the id
-        self.producer = TransactionalProducer(clients, first, limits, stopping, self._is_ending)
+        self.producer = TransactionalProducer(clients, first, limits, stopping, self.is_ending)
         self.blocked: Sequence[Ending] = ()
 
     def take(
@@ -166,7 +166,8 @@ class TransactionalIds:
         except KafkaUnavailable:
             return otherwise
 
-    def _is_ending(self) -> bool:
+    def is_ending(self) -> bool:
+        """Whether Kafka still ends a transaction of the present id; False without an answer."""
         if self._present is None:
             return False
         admin, number = self._present

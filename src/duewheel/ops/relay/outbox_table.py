@@ -135,7 +135,7 @@ class OutboxTable:
 
     def require_own(self, position: RelayPosition) -> None:
         """Refuses a table whose rows this relay must not send. Raises as `next_rows`."""
-        with _explained():
+        with _explained(self._connection):
             self._part(position)
 
     def next_rows(
