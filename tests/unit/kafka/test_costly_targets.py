@@ -14,6 +14,7 @@ from duewheel.kafka.topics.description import TopicSettings
         ("flush.messages", "1", True),
         ("flush.messages", str(2**63 - 1), False),
         ("segment.ms", "1", True),
+        ("segment.ms", "60000", True),
         ("segment.ms", "604800000", False),
         ("segment.bytes", "14", True),
         ("segment.index.bytes", "100", True),

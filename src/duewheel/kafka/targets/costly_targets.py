@@ -21,7 +21,7 @@ from duewheel.wheel.target_rules import Target
 # An append below the value ends a segment, waits for the disk, or is one of many.
 _LEAST = {
     "flush.messages": 1_000,
-    "segment.ms": 60_000,
+    "segment.ms": 600_000,  # a thousand partitions that begin one together take 5 s
     "segment.bytes": 1 << 20,
     "segment.index.bytes": 4_096,
     "max.message.bytes": 4_096,
