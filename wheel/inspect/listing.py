@@ -51,7 +51,7 @@ from duewheel.wheel.storage.message_store import StoredMessages
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.topic_numbers import public_name
 
-CANDIDATES_MAX = 1 << 18  # rows of one pass over the logs, where messages decide
+CANDIDATES_MAX = 1 << 18  # rows of one pass over the logs
 _MESSAGE_BYTES = 8 << 20  # read in one go; one message may be larger
 _MESSAGES_MAX = 20_000  # likewise
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})")
@@ -146,9 +146,8 @@ def list_chunks(directory: DataDirectory, wanted: Filter, limit: int) -> Iterato
     key may read many for few timers.
     """
     after = _parsed(wanted.after)
-    rows_max = max(limit, CANDIDATES_MAX) if wanted.needs_messages else limit
     while limit > 0:
-        candidates = rows_max if wanted.needs_messages else limit
+        candidates = CANDIDATES_MAX if wanted.needs_messages else min(limit, CANDIDATES_MAX)
         page = _rows(directory, wanted, after, candidates)
         for hour, slot, position in page:
             for rows in _readable(directory, hour, position):

@@ -23,17 +23,23 @@ def dlq() -> None:
 
 @dlq.command("list")
 @with_fields(DeadLetterFilter, "code", "since")
-@with_page()
+@with_page
 @with_request("wanted", DeadLetterFilter)
-@with_result(needs_kafka=True)
+@with_result(needs_kafka=True, is_list=True)
 def dlq_list(
-    settings: Settings, wanted: DeadLetterFilter, limit: int, page: str | None, output: Printer
+    settings: Settings,
+    wanted: DeadLetterFilter,
+    limit: int | None,
+    page: str | None,
+    output: Printer,
 ) -> None:
     """Show dead letters, oldest first within each partition."""
     from duewheel.ops.dead_letters.listing import list_letters, page_after
 
-    rows = list_letters(settings, wanted, page)
-    show_page(rows, limit, output, letter_line, page_after, of="dead letters")
+    def read(_: int) -> Iterator[DeadLetterSummary]:
+        return list_letters(settings, wanted, page)
+
+    show_page(read, DeadLetterSummary, limit, output, letter_line, page_after, of="dead letters")
 
 
 def letter_line(row: DeadLetterSummary) -> str:

@@ -47,14 +47,15 @@ class _DurationMs(click.ParamType[int]):
 DURATION_MS = _DurationMs()
 
 
-def with_output(command: Command) -> Command:
-    """Adds --output text|json, as the argument `output`, a Printer."""
+def with_output(command: Command, *tables: str) -> Command:
+    """Adds --output text|json, and the formats of `tables`, as the argument `output`, a Printer."""
+    columns = "; arrow, parquet: columns, to a file" if tables else ""
     return click.option(
         "--output",
-        type=one_of("text", "json"),
+        type=one_of("text", "json", *tables),
         default="text",
-        callback=lambda _, __, given: Printer(is_json=given == "json"),
-        help="json: one object, or one per line for lists",
+        callback=lambda _, __, given: Printer(given == "json", given if given in tables else ""),
+        help=f"json: one object, or one per line for lists{columns}",
     )(command)
 
 
@@ -64,12 +65,13 @@ def with_dry_run(command: Command) -> Command:
 
 
 def with_result(
-    role: logs.Role = "cli", *, needs_kafka: bool = False
+    role: logs.Role = "cli", *, needs_kafka: bool = False, is_list: bool = False
 ) -> Callable[[Command], Command]:
-    """Adds --output, and all that `with_settings` adds."""
+    """Adds --output, of a list also as columns, and all that `with_settings` adds."""
+    tables = ("arrow", "parquet") if is_list else ()
 
     def decorate(command: Command) -> Command:
-        return with_output(with_settings(role, needs_kafka=needs_kafka)(command))
+        return with_output(with_settings(role, needs_kafka=needs_kafka)(command), *tables)
 
     return decorate
 

@@ -37,6 +37,7 @@ class Printer:
     """Prints the results of a command: text for people, or JSON for programs."""
 
     is_json: bool
+    table: str = ""  # "arrow" or "parquet": lists are printed as columns
 
     def show(
         self, result: Fields, text: Iterable[str] | None = None, *, hidden: Collection[str] = ()

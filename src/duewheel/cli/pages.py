@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import TypeVar
 
 import click
 
+from duewheel.api.model import Result
 from duewheel.cli.options import Command
-from duewheel.cli.output import Printer, R, say
+from duewheel.cli.output import Printer, say
+
+R = TypeVar("R", bound=Result)
+
+_LIMIT = 100
 
 
-def with_page(most: int | None = None) -> Callable[[Command], Command]:
-    """Adds --limit, `most` at most, and --page, the place of the last row that the user has."""
-
-    def decorate(command: Command) -> Command:
-        command = click.option("--page", help="continue where the previous list has ended")(command)
-        limit = click.IntRange(1, most)
-        return click.option("--limit", type=limit, default=100, help="how many at most")(command)
-
-    return decorate
+def with_page(command: Command) -> Command:
+    """Adds --limit, and --page, the place of the last row that the user has."""
+    command = click.option("--page", help="continue where the previous list has ended")(command)
+    text = f"how many at most; by default {_LIMIT}, of arrow and parquet all"
+    return click.option("--limit", type=click.IntRange(1), help=text)(command)
 
 
 def show_page(
-    rows: Iterator[R],
-    limit: int,
+    read: Callable[[int], Iterator[R]],
+    row: type[R],
+    limit: int | None,
     output: Printer,
     line: Callable[[R], str],
     place: Callable[[R], str],
     *,
     of: str,
 ) -> None:
-    """Prints the first `limit` rows. If there are no rows, a line on stderr says so; if there are
-    more, it says which options list the next ones.
+    """Prints the first `limit` rows. As text and JSON: if there are no rows, a line on stderr says
+    so; if there are more, it says which options list the next ones.
 
     Args:
+        read: reads so many rows at most.
+        row: their type.
         line: makes the text of a row.
         place: makes the --page after a row.
         of: the rows' name.
     """
+    if output.table:
+        from duewheel.cli.tables import write_table
+
+        most = limit or sys.maxsize
+        write_table(output.table, row, islice(read(most), most))
+        return
+    limit = limit or _LIMIT
+    rows = read(limit + 1)
     last = output.rows(islice(rows, limit), line)
     if last is None:
         say(f"no {of}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter
@@ -23,11 +25,11 @@ from duewheel.config.settings import Settings
     since=f"delivered then or later: {INSTANT}",
     until=f"delivered before: {INSTANT}",
 )
-@with_page()
+@with_page
 @with_request("wanted", ReceiptFilter)
-@with_result(needs_kafka=True)
+@with_result(needs_kafka=True, is_list=True)
 def receipts(
-    settings: Settings, wanted: ReceiptFilter, limit: int, page: str | None, output: Printer
+    settings: Settings, wanted: ReceiptFilter, limit: int | None, page: str | None, output: Printer
 ) -> None:
     """Show which timers were delivered: when, where, how late.
 
@@ -36,8 +38,13 @@ def receipts(
     """
     from duewheel.ops.receipts import list_receipts
 
-    rows = list_receipts(settings, wanted, page)
-    show_page(rows, limit, output, _line, lambda row: row.receipt, of="receipts")
+    def read(_: int) -> Iterator[DeliveryReceipt]:
+        return list_receipts(settings, wanted, page)
+
+    def place(row: DeliveryReceipt) -> str:
+        return row.receipt
+
+    show_page(read, DeliveryReceipt, limit, output, _line, place, of="receipts")
 
 
 def _line(row: DeliveryReceipt) -> str:

@@ -22,11 +22,11 @@ from duewheel.errors import ConfigError
 
 @click.command("list", cls=CommandWithExamples)
 @with_fields(TimerFilter, *OF_PENDING_TIMERS)
-@with_page(most=100_000)
+@with_page
 @with_request("wanted", TimerFilter)
-@with_result()
+@with_result(is_list=True)
 def list_timers(
-    settings: Settings, wanted: TimerFilter, limit: int, page: str | None, output: Printer
+    settings: Settings, wanted: TimerFilter, limit: int | None, page: str | None, output: Printer
 ) -> None:
     """List pending timers in the order in which they leave.
 
@@ -36,12 +36,18 @@ def list_timers(
     """
     from duewheel.ops.timers import pending
 
-    rows, now_ms = pending.list_timers(settings, wanted, limit + 1, page), SystemClock().now_ms()
+    now_ms = SystemClock().now_ms()
+
+    def read(most: int) -> Iterator[TimerSummary]:
+        return pending.list_timers(settings, wanted, most, page)
 
     def line(row: TimerSummary) -> str:
         return timer_line(row, now_ms)
 
-    show_page(rows, limit, output, line, lambda row: row.page, of="pending timers")
+    def place(row: TimerSummary) -> str:
+        return row.page
+
+    show_page(read, TimerSummary, limit, output, line, place, of="pending timers")
 
 
 @click.command("show", cls=CommandWithExamples)

@@ -1,0 +1,47 @@
+"""Lists as Arrow columns: the fields of their rows' JSON, in the same order.
+
+An instant is a timestamp in UTC, and its name has no `_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, get_args
+
+import pyarrow as pa
+
+from duewheel.api.model import INSTANTS, Result
+
+_ROWS = 10_000  # of a batch
+_TYPES: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    float: pa.float64(),
+    int: pa.int64(),
+    str: pa.string(),
+}
+_INSTANT = pa.timestamp("ms", tz="UTC")
+
+
+def schema_of(row: type[Result]) -> pa.Schema:
+    """The columns of a list of such rows; those that may be null are declared so."""
+    return pa.schema([_column(name, field.annotation) for name, field in row.model_fields.items()])
+
+
+def batches_of(row: type[Result], rows: Iterable[Result]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a list, some thousand at a time."""
+    schema, iterator = schema_of(row), iter(rows)
+    while part := list(islice(iterator, _ROWS)):
+        values = ([getattr(each, name) for each in part] for name in row.model_fields)
+        columns = [
+            pa.array(each, type=kind) for each, kind in zip(values, schema.types, strict=True)
+        ]
+        yield pa.record_batch(columns, schema=schema)
+
+
+def _column(name: str, annotation: Any) -> pa.Field[Any]:
+    kinds = get_args(annotation) or (annotation,)
+    is_nullable = type(None) in kinds
+    if name in INSTANTS:
+        return pa.field(name.removesuffix("_ms"), _INSTANT, nullable=is_nullable)
+    return pa.field(name, next(_TYPES[k] for k in kinds if k in _TYPES), nullable=is_nullable)

@@ -1,0 +1,96 @@
+"""Lists as Arrow and Parquet: the rows of their JSON, in columns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.harness.config_file import small_settings
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0, TimerRow
+
+from duewheel.api.columns import batches_of, schema_of
+from duewheel.api.dead_letters import DeadLetterSummary
+from duewheel.api.receipts import DeliveryReceipt
+from duewheel.api.timers import TimerSummary
+from duewheel.errors import ConfigError
+from duewheel.tables import pending_table
+
+COUNT = 250
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The settings of a shard that was stopped, with a timer each second; one is a dead letter."""
+    settings = small_settings(tmp_path / "data")
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    rows = [TimerRow(0, n, NOW_MS + 1000 * n, rejected=n == 7) for n in range(1, COUNT + 1)]
+    world.append(*rows)
+    world.stop()
+    path = tmp_path / "duewheel.toml"
+    path.write_text(
+        f'[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
+        '[timer]\ntopics = ["timers"]\nslots = 100_000\nroll_window = "1h"\nmargin = "5m"\n'
+    )
+    return path
+
+
+def listed(config: Path, output: str, *options: str) -> bytes:
+    """The output of `duewheel list`, through a pipe."""
+    line = ["list", "--output", output, "--config", str(config), *options]
+    command = [sys.executable, "-P", "-m", "duewheel", *line]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+
+
+def as_json(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table, as the JSON of a command has them."""
+    rows = table.to_pylist()
+    for row in rows:
+        for name in ("due", "leaves"):
+            instant = row.pop(name)
+            row[f"{name}_ms"] = None if instant is None else round(1000 * instant.timestamp())
+    return rows
+
+
+def test_a_table_has_the_rows_and_fields_of_the_json(config: Path) -> None:
+    rows = [json.loads(line) for line in listed(config, "json", "--limit", "1000").splitlines()]
+    assert len(rows) == COUNT
+    fields = [{**dict.fromkeys(TimerSummary.model_fields), **row} for row in rows]
+    arrow = pa.ipc.open_stream(listed(config, "arrow")).read_all()
+    parquet = pq.read_table(pa.BufferReader(listed(config, "parquet")))
+    assert as_json(arrow) == fields
+    assert as_json(parquet) == fields
+    assert arrow.schema == schema_of(TimerSummary)
+    assert arrow["due"][1].as_py() == datetime.fromtimestamp(NOW_MS / 1000 + 1, UTC)
+    assert pending_table(config) == arrow
+
+
+def test_a_table_has_the_rows_that_match(config: Path) -> None:
+    odd = pending_table(config, topic="bills", limit=3)
+    assert odd["topic"].to_pylist() == ["bills"] * 3
+    late = pending_table(config, since=str(NOW_MS + 240_000))
+    assert len(late) == COUNT - 240 + 1
+    none = pa.ipc.open_stream(listed(config, "arrow", "--id", "unknown")).read_all()
+    assert (len(none), none.schema) == (0, schema_of(TimerSummary))
+    with pytest.raises(ConfigError, match="topics"):
+        pending_table(config, topics="bills")
+
+
+def test_columns_of_receipts_and_dead_letters() -> None:
+    receipts = schema_of(DeliveryReceipt)
+    assert receipts.field("delivered") == pa.field("delivered", pa.timestamp("ms", "UTC"), False)
+    assert receipts.field("lateness_ms").type == pa.int64()
+    letters = schema_of(DeadLetterSummary)
+    assert letters.field("key") == pa.field("key", pa.string())
+    given = {"partition": 1, "offset": 2, "time": "", "replayed": True}
+    letter = {**dict.fromkeys(DeadLetterSummary.model_fields), **given}
+    row = DeadLetterSummary.model_validate(letter)
+    (batch,) = batches_of(DeadLetterSummary, [row])
+    assert batch.to_pylist() == [row.model_dump()]
