@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
@@ -24,6 +26,7 @@ TEMPLATES = {path.name: path.read_text("utf-8") for path in (CHART / "templates"
 TEXT = "".join(TEMPLATES.values())
 VALUES_TEXT = (CHART / "values.yaml").read_text("utf-8")
 VALUES: dict[str, Any] = YAML(typ="safe").load(VALUES_TEXT)
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text("utf-8"))
 
 
 def used() -> set[str]:
@@ -55,6 +58,39 @@ def test_every_value_is_used() -> None:
         return found
 
     assert unused(VALUES) == []
+
+
+def test_the_schema_has_the_values_and_no_others() -> None:
+    """A misspelt value would be ignored without a word."""
+    jsonschema.validate(VALUES, SCHEMA)
+
+    def compare(values: dict[str, Any], schema: dict[str, Any], path: str) -> None:
+        schema = SCHEMA["$defs"].get(schema.get("$ref", "").rpartition("/")[2], schema)
+        if schema.get("additionalProperties", True) is not False:
+            return
+        unset = {"claims"} | ({"global"} if not path else set())
+        assert values.keys() <= schema["properties"].keys() <= values.keys() | unset, path
+        for key, value in values.items():
+            if isinstance(value, dict):
+                compare(value, schema["properties"][key], f"{path}.{key}")
+
+    compare(VALUES, SCHEMA, "")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shardz": 3},
+        {"shards": 0},
+        {"shards": "3"},
+        {"resources": {"limts": {"memory": "4Gi"}}},
+        {"storage": {**VALUES["storage"], "accessModes": ["ReadWriteMany"]}},
+        {"page": {**VALUES["page"], "readToken": "secret"}},
+    ],
+)
+def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**VALUES, **wrong}, SCHEMA)
 
 
 def test_delimiters_are_balanced() -> None:

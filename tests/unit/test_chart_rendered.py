@@ -44,6 +44,8 @@ ALL = [
     "page.readToken.secret=readers",
     "page.changeToken.secret=operators",
     "page.changeToken.key=password",
+    "networkPolicy.enabled=true",
+    "networkPolicy.from[0].podSelector.matchLabels.app=prometheus",
 ]
 Manifests = dict[str, dict[str, Any]]
 
@@ -107,7 +109,7 @@ def test_manifests_are_valid(values: list[str]) -> None:
             kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
     kinds = kinds_of_templates()
     if not values:
-        kinds -= {"ServiceMonitor", "PrometheusRule"}
+        kinds -= {"ServiceMonitor", "PrometheusRule", "NetworkPolicy"}
     assert {manifest["kind"] for manifest in manifests.values()} == kinds
 
 
@@ -162,12 +164,32 @@ def test_a_page_without_changes_has_the_volume_read_only() -> None:
     assert not [each for each in pod(manifests)["volumes"] if "secret" in each]
 
 
-def test_a_page_that_everybody_could_read_is_refused() -> None:
-    words = ["template", "orders", str(CHART), "--kube-version", f"{KUBERNETES}.0"]
-    words += ["--set", "page.enabled=true"]
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("page.enabled=true", "page.readToken.secret"),
+        ("networkPolicy.enabled=true", "networkPolicy.from"),
+        ("shardz=3", "shardz"),
+        ("resources.limts.memory=4Gi", "limts"),
+    ],
+)
+def test_wrong_values_are_refused(value: str, named: str) -> None:
+    """Such as a page that everybody could read."""
+    words = ["template", "orders", str(CHART), "--kube-version", f"{KUBERNETES}.0", "--set", value]
     run = subprocess.run([str(HELM), *words], capture_output=True, text=True, check=False)
     assert run.returncode == 1
-    assert "page.readToken.secret" in run.stderr
+    assert named in run.stderr
+
+
+def test_the_network_policy_selects_the_pods() -> None:
+    manifests = rendered(*ALL)
+    labels = manifests["StatefulSet/orders-duewheel"]["spec"]["template"]["metadata"]["labels"]
+    policy = manifests["NetworkPolicy/orders-duewheel"]["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    (rule,) = policy["ingress"]
+    named = {each["name"] for one in containers(manifests).values() for each in one["ports"]}
+    assert {each["port"] for each in rule["ports"]} == named
+    assert rule["from"] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
 
 
 def test_a_pod_has_no_rights() -> None:
