@@ -211,7 +211,7 @@ class TimerSection(Section):
     """The length of a slot: the timers of a slot are delivered together at its end."""
     timeline: TimelineKind = "wheel"
     """How timers are found when they are due: `wheel`, or `rocksdb`, which needs the extra of that
-    name. Take `wheel` unless docs/scaling.md says otherwise."""
+    name. Take `wheel` unless docs/performance.md says otherwise."""
     slots: Annotated[int, Field(ge=1)] = 2_097_152
     """How many slots the wheel reaches ahead. Slots × `precision_ms` must be at least `roll_window`
     + `margin`, and below 2**30 ms (12.4 days). The default reaches 29 hours, and takes 128 MiB."""
