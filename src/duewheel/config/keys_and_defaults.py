@@ -469,7 +469,7 @@ class TracesSection(Section):
 
     enabled: bool = False
     """Whether dequeue exports a span for each delivery whose producer has sampled its trace
-    (docs/traces.md). Needs the extra `otel`."""
+    (docs/receipts.md). Needs the extra `otel`."""
     parent: Literal["producer", "delivery"] = "producer"
     """The span that a consumer's trace continues from: `producer`: `traceparent` is delivered
     unchanged; `delivery`: it has the delivery's span."""
