@@ -1,5 +1,5 @@
 """What each kind of input costs: `python -P tests/bench/worst_records.py` measures all of
-tests/harness/costly_inputs.py, and writes the costliest of each group into docs/costs.md.
+tests/harness/costly_inputs.py, and writes the costliest of each group into docs/bounds.md.
 
 Each is measured in a process of its own, for its memory.
 """
@@ -26,7 +26,7 @@ from tests.harness.costly_inputs import InputKind, kinds
 from tests.harness.costs import CostedShard, Costs
 
 MB = 1 << 20
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "costs.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "bounds.md"
 HEAD = "| input | ingest | its lock | dequeue | one by one | memory | bound by |"
 BOUNDS: Mapping[str, str] = {
     inputs.ORDINARY: "their bytes",

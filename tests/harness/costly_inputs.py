@@ -37,7 +37,7 @@ class InputKind:
     """A kind of input.
 
     Attributes:
-        group: of like ones, of which docs/costs.md has the costliest.
+        group: of like ones, of which docs/bounds.md has the costliest.
         build: record batches of about so many bytes; decompressed, if they are compressed.
         topic: the timer topic whose settings it needs.
         wait_s: after which it is due.
