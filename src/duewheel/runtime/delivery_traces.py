@@ -1,4 +1,4 @@
-"""A span of OpenTelemetry for each delivery whose producer has sampled its trace (docs/receipts.md).
+"""A span of OpenTelemetry for each delivery of a sampled trace (docs/receipts.md).
 
 - A span begins when its message is encoded, and ends once the transaction is committed. One that
   does not end is never exported: of messages that are encoded again, or left in no transaction.
