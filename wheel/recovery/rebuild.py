@@ -1,4 +1,4 @@
-"""Ingest's part of a recovery: applies the decision of dequeue before Spark starts.
+"""Ingest's part of a recovery: applies the decision of dequeue before Spark reads.
 
     1. drops the names of topics from a damaged line on
     2. if files are kept: unlinks the files of other hours, rebuilds the wheel from the logs up to

@@ -219,7 +219,8 @@ class TimerSection(Section):
     """A timer that waits for longer than this is written to its timer topic again before the time
     is over (it *rolls*: docs/flow.md)."""
     margin: Duration = timedelta(hours=1)
-    """How much a record's timestamp may differ from this host's clock."""
+    """How much a record's timestamp may differ from this host's clock: a recovery looks so much
+    further back in the timer topics."""
     max_delay: Annotated[Duration, Field(le=timedelta(days=36_525))] = timedelta(days=40)
     """The longest delay; a message with a longer one becomes a dead letter."""
     longest_outage: Duration = timedelta(days=7)
