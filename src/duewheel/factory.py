@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal
 
@@ -33,10 +32,7 @@ from duewheel.schemas.request.parser import Contract
 from duewheel.wheel.dequeue.prefetch import ReadAheadConfig
 from duewheel.wheel.dequeue.receipt_rows import Receipts
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.policies.expiry import Expiry
-from duewheel.wheel.policies.hot_slots import HotSlots
-from duewheel.wheel.policies.policy import Policy
-from duewheel.wheel.policies.rate import Rate
+from duewheel.wheel.policies import table as policies
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 log = structlog.get_logger(__name__)
@@ -101,20 +97,6 @@ def slot_values(settings: Settings) -> dict[str, Any]:
     return dequeue_config(settings).slot_values(settings.wheel)
 
 
-def policies(settings: Settings) -> Iterator[Policy]:
-    """Makes the policies of delivery that are configured. Rate skips rows that others have
-    postponed, so it is the last one.
-    """
-    by_topic = settings.timer.by_topic
-    yield Expiry(by_topic("expires_after"), frozenset(by_topic("expired")))
-    dequeue = settings.dequeue
-    if dequeue.hot_slot != "none":
-        window_ms = as_millis(dequeue.hot_slot_window)
-        yield HotSlots(dequeue.hot_slot, dequeue.hot_slot_limit, window_ms)
-    if settings.rates:
-        yield Rate(settings.rates)
-
-
 def dequeue_config(settings: Settings) -> DequeueConfig:
     """Bounds and identity of the dequeue loop."""
     return DequeueConfig(
@@ -125,9 +107,9 @@ def dequeue_config(settings: Settings) -> DequeueConfig:
         chunk_bytes=settings.dequeue.chunk_bytes,
         take_over_after_ms=as_millis(settings.shard.take_over_after),
         clock_skew_max_ms=as_millis(settings.dequeue.clock_skew_max),
-        policies=tuple(policies(settings)),
+        policies=policies.configured(settings),
         reply_topic=settings.timer.reply_topic,
-        lateness_p99_ms=settings.timer.by_topic("lateness_p99"),
+        lateness_p99_ms=settings.by_topic("lateness_p99"),
     )
 
 
@@ -170,8 +152,8 @@ def receipts(settings: Settings) -> Receipts:
     """The rule which deliveries have a receipt, or a header with their lateness."""
     return Receipts(
         topic=settings.timer.receipts_topic,
-        without=frozenset(settings.timer.by_topic("receipts")),
-        lateness_headers=frozenset(settings.timer.by_topic("lateness_header")),
+        without=frozenset(settings.by_topic("receipts")),
+        lateness_headers=frozenset(settings.by_topic("lateness_header")),
     )
 
 

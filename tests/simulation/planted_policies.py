@@ -60,5 +60,5 @@ POLICIES = {
         test="unit/wheel/policies/test_expiry.py::"
         "test_copies_on_their_way_and_dead_letters_do_not_expire",
     ),
-    **{name: fault for module in MODULES for name, fault in module.FAULTS.items()},
+    **{name: fault for module in MODULES.values() for name, fault in module.FAULTS.items()},
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Self
 
 import numpy as np
 
@@ -21,22 +21,27 @@ from duewheel.schemas.batches import ANY_TIME, DROPPED, NEVER
 from duewheel.schemas.header_names import EXPIRES_MS
 from duewheel.schemas.request.header_values import parse_instants
 from duewheel.schemas.wire.record_reader import header_values
-from duewheel.wheel.policies.policy import DueRows
+from duewheel.wheel.policies.policy import DueRows, Policy, PolicySettings
 
 _HEADERS_MAX = 1_000  # of a row that is read: each takes a microsecond, beside everybody's timers
 
 
 @dataclass(frozen=True, slots=True)
-class Expiry:
+class Expiry(Policy):
     """The policy of expiry."""
 
     after_ms: Mapping[str, int]  # the greatest lateness, by timer topics that have one
     drop: frozenset[str] = frozenset()  # timer topics whose expired timers become no dead letters
-    name: ClassVar = "expired"
-    refusal: ClassVar = (
+    name = "expired"
+    refusal = (
         "its TIMER_EXPIRES_MS is past, or is no instant; or it is late by more than "
         "`expires_after` of its timer topic permits"
     )
+
+    @classmethod
+    def configured(cls, settings: PolicySettings) -> Self:
+        """Always: timers may have a last instant of their own."""
+        return cls(settings.by_topic("expires_after"), frozenset(settings.by_topic("expired")))
 
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
         """Forbids or drops each row that has expired."""
@@ -53,5 +58,4 @@ class Expiry:
             expired |= rows.now_ms - deliveries.due_ms > limits_ms
         if not expired.any():
             return None
-        dropped = rows.by_topic(dict.fromkeys(self.drop, DROPPED), NEVER)
-        return np.where(expired, dropped, ANY_TIME)
+        return np.where(expired, np.where(rows.of_topics(self.drop), DROPPED, NEVER), ANY_TIME)

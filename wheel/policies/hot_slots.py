@@ -26,33 +26,38 @@ slot are, too; and a transaction that is tried again selects the same rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER
-from duewheel.wheel.policies.policy import HALF_BITS, DueRows, spread_ms
+from duewheel.wheel.policies.policy import HALF_BITS, DueRows, Policy, PolicySettings, spread_ms
 
 Action = Literal["spread", "dead-letter"]
 Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class HotSlots:
+class HotSlots(Policy):
     """The policy for hot slots."""
 
     action: Action = "spread"  # as in the module's head
     limit: int = 10_000  # c
     window_ms: int = 60_000  # the time over which the excess is spread; below 2**31
-    name: ClassVar = "hot_slot"
-    refusal: ClassVar = "more timers were due with it than `dequeue.hot_slot_limit` lets leave"
+    name = "hot_slot"
+    refusal = "more timers were due with it than `dequeue.hot_slot_limit` lets leave"
+
+    @classmethod
+    def configured(cls, settings: PolicySettings) -> Self | None:
+        keys = ("dequeue.hot_slot", "dequeue.hot_slot_limit", "dequeue.hot_slot_window")
+        action, limit, window_ms = map(settings.of, keys)
+        return None if action == "none" else cls(action, limit, window_ms)
 
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
         """Computes the instants of the rows in excess: see the module's head."""
-        spread_or_parked = rows.deliveries.retries > 0
-        candidates = np.flatnonzero((rows.rank > self.limit) & ~spread_or_parked)
+        candidates = np.flatnonzero((rows.rank > self.limit) & ~rows.waited)
         if not len(candidates):
             return None
         bits = rows.key_bits(candidates)

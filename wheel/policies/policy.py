@@ -1,4 +1,4 @@
-"""The seam of all policies of delivery: the protocol of a policy, and `postponed`, which asks them.
+"""The seam of all policies of delivery: their base class, and `postponed`, which asks them.
 
 A policy computes for each row of a chunk the instant before which it does not leave:
 
@@ -21,6 +21,9 @@ Rules for a policy:
   lets leave may overtake them, as one that is due in the slot of their instant or of a hop may.
 - Rows with the same instant share a slot: a policy that ends at one instant for all spreads them
   (`spread_ms`).
+- A copy does not say which policy has postponed it: hot slots and rates let it leave
+  (`DueRows.waited`). So a backlog that another policy has held back passes a rate at once, and that
+  policy spreads it over a time that is long enough.
 - Its instants follow from the rows, and from the queues, which it may change. They are hints: after
   a kill they are those of a start, and `now_ms` is later. A transaction that is aborted is tried
   again with the same instants.
@@ -30,9 +33,10 @@ Rolled copies and dead letters are on their way already: no policy is asked abou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -80,13 +84,25 @@ class DueRows:
     pending: Bool  # neither cancelled nor delivered
     queues: dict[str, RateQueue]  # by target, of this loop
 
+    @property
+    def waited(self) -> Bool:
+        """The rows that have been postponed before, by whichever policy, or parked."""
+        waited: Bool = self.deliveries.retries > 0
+        return waited
+
+    def of_topics(self, topics: Collection[str]) -> Bool:
+        """Selects the rows of these timer topics."""
+        selected: Bool = self.by_topic(dict.fromkeys(topics, 1), 0) == 1
+        return selected
+
     def by_topic(self, values: Mapping[str, int], otherwise: int) -> Int64:
         """Returns for each row the value of its timer topic."""
         found = [values.get(topic, otherwise) for topic, _ in self.deliveries.source_partitions]
         return np.array(found, np.int64)[self.deliveries.source_partition]
 
-    def key_bits(self, rows: Int64) -> Uint64:
+    def key_bits(self, rows: Int64 | slice = slice(None)) -> Uint64:
         """Computes 64 uniform bits of the key of each of these rows, or of its id without a key."""
+        rows = np.arange(len(self.slot))[rows]
         hashes = order_hashes(self.deliveries.key_hash[rows], take(self.deliveries.timer_id, rows))
         mixed = hashes.astype(np.uint64)
         for shift, factor in _MIX:
@@ -94,22 +110,44 @@ class DueRows:
         return mixed ^ (mixed >> np.uint64(31))
 
 
-class Policy(Protocol):
-    """One rule. Only one thread asks it."""
+class PolicySettings(Protocol):
+    """The settings of a shard (config/settings.py), as policies read them: durations in ms."""
 
     @property
-    def name(self) -> str:
-        """Its name in metrics, in the log, and as the code of its dead letters."""
+    def rates(self) -> Mapping[str, float]:
+        """The timers per second of this shard, by targets with a rate."""
         ...
 
-    @property
-    def refusal(self) -> str:
-        """The sentence of its dead letters; empty if it forbids no row."""
+    def of(self, key: str) -> Any:
+        """The value of a key, such as `dequeue.hot_slot`."""
         ...
 
+    def by_topic(self, key: str) -> Mapping[str, Any]:
+        """The values of a key of [timer.topic] that are not its default, by timer topic."""
+        ...
+
+
+class Policy(ABC):
+    """One rule. Only one thread asks it. `table.py` finds it.
+
+    Attributes:
+        name: in metrics, in the log, and as the code of its dead letters.
+        refusal: the sentence of its dead letters; empty if it forbids no row.
+        asked_last: it counts the rows that all others let leave now.
+    """
+
+    name: str
+    refusal: str = ""
+    asked_last = False
+
+    @classmethod
+    def configured(cls, settings: PolicySettings) -> Self | None:
+        """Makes it of the settings; None: they have none."""
+        return None
+
+    @abstractmethod
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
         """Computes the instant of each row, as the module's head says; None: all leave now."""
-        ...
 
 
 def spread_ms(key_bits: Uint64, window_ms: int) -> Int64:

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Self
 
 import numpy as np
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_POLICY
-from duewheel.wheel.policies.policy import DueRows, RateQueue
+from duewheel.wheel.policies.policy import DueRows, Policy, PolicySettings, RateQueue
 from duewheel.wheel.slots import slot_of
 
 BURST_US = 1_000_000  # unused rate that is kept
@@ -31,16 +31,21 @@ BUCKETS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Policy):
     """The policy of rates."""
 
     per_second: Mapping[str, float]  # of this shard, by target
     lead_ms: int = 1_000
-    name: ClassVar = "rate"
-    refusal: ClassVar = (
+    name = "rate"
+    asked_last = True
+    refusal = (
         "more timers wait for its target than may leave, at the target's `rate`, within half of "
         "`timer.roll_window`"
     )
+
+    @classmethod
+    def configured(cls, settings: PolicySettings) -> Self | None:
+        return cls(settings.rates) if settings.rates else None
 
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
         """Computes the turns of the rows that wait: see the module's head."""
@@ -48,7 +53,7 @@ class Rate:
         if self.per_second.keys().isdisjoint(of.targets):
             return None
         instants = np.full(len(rows.slot), ANY_TIME)
-        new = rows.pending & (of.retries == 0) & (of.policy == NO_POLICY)
+        new = rows.pending & ~rows.waited & (of.policy == NO_POLICY)
         new &= ~of.is_copy & ~of.dead_letter
         for number, target in enumerate(of.targets):
             mine: Int64 = np.flatnonzero(new & (of.target == number))

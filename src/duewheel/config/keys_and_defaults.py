@@ -270,12 +270,6 @@ class TimerSection(Section):
         }
         return {name: each for name, each in complete.items() if each != self.default_contract}
 
-    def by_topic(self, key: str) -> dict[str, Any]:
-        """Returns the values of a key that are not its default by timer topic, durations in ms."""
-        default = TimerTopic.model_fields[key].default
-        values = {name: getattr(table, key) for name, table in self.topic.items()}
-        return {name: in_millis(value) for name, value in values.items() if value != default}
-
     @property
     def open_targets(self) -> dict[str, list[str]]:
         """Returns the names and patterns of the targets that each timer topic is open for; under

@@ -20,6 +20,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -50,6 +51,7 @@ from duewheel.config.keys_and_defaults import (
     StorageSection,
     TargetTable,
     TimerSection,
+    TimerTopic,
     TracesSection,
     as_text,
 )
@@ -62,7 +64,7 @@ from duewheel.config.sources import (
     read_environment,
     read_file,
 )
-from duewheel.config.values import Options, TopicName, as_millis, reveal, topic_tables
+from duewheel.config.values import Options, TopicName, as_millis, in_millis, reveal, topic_tables
 from duewheel.errors import ConfigError, NoDataDirectory
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.wheel.slots import WheelConfig
@@ -160,6 +162,16 @@ class Settings(BaseModel):
             margin_ms=as_millis(timer.margin),
             timeline=timer.timeline,
         )
+
+    def of(self, key: str) -> Any:
+        """The value of `section.key`; a duration in ms."""
+        return in_millis(attrgetter(key)(self))
+
+    def by_topic(self, key: str) -> dict[str, Any]:
+        """Returns the values of a key that are not its default by timer topic, durations in ms."""
+        default = TimerTopic.model_fields[key].default
+        values = {name: getattr(table, key) for name, table in self.timer.topic.items()}
+        return {name: in_millis(value) for name, value in values.items() if value != default}
 
     def source(self, key: str) -> str:
         """The source of a key's value: "default", the file's path, "environment" or "flags"."""

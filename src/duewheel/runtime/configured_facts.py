@@ -66,7 +66,7 @@ class ConfiguredFacts(ShardFacts):
         waiting = QuotaWaiting.read_valid(self.path, self.now_ms).by_topic
         return {
             topic: QuotaView(per_second=quota, waiting=waiting[topic])
-            for topic, quota in self.settings.timer.by_topic("quota_per_second").items()
+            for topic, quota in self.settings.by_topic("quota_per_second").items()
         }
 
     @cached_property

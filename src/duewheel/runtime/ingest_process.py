@@ -296,7 +296,7 @@ class IngestRun:
             settings.ingest.max_bytes_per_trigger,
             only=settings.shard.count > 1,
             poll_ms=settings.ingest.trigger_ms,
-            quotas=settings.timer.by_topic("quota_per_second"),
+            quotas=settings.by_topic("quota_per_second"),
             data_dir=str(self._directory.path.absolute()),
         )
 

@@ -20,9 +20,9 @@ from tests.simulation.timers import TOPIC, Copy
 from duewheel.checkpoints.progress import Progress, half_rows_by_slot
 from duewheel.schemas.batches import NEVER
 from duewheel.wheel.policies.hot_slots import Action, HotSlots
-from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
 
+RULE = "wheel/policies/hot_slots.py"
 FAULTS = {
     "hot-from-zero": Planted(
         "6",
@@ -52,21 +52,21 @@ FAULTS = {
     "hot-again": Planted(
         "6",
         "what was spread may be in excess of its next slot, too",
-        "wheel/policies/hot_slots.py",
-        "(rows.rank > self.limit) & ~spread_or_parked",
+        RULE,
+        "(rows.rank > self.limit) & ~rows.waited",
         "rows.rank > self.limit",
     ),
     "hot-same-slot": Planted(
         "6",
         "what is spread may leave again with the slot that follows",
-        "wheel/policies/hot_slots.py",
+        RULE,
         "(rows.slot[chosen] + 1) * rows.precision_ms",
         "rows.slot[chosen] * rows.precision_ms",
     ),
     "hot-upside-down": Planted(
         "6",
         "what is spread is chosen the other way round",
-        "wheel/policies/hot_slots.py",
+        RULE,
         "/ 2.0**32 < self.probability",
         "/ 2.0**32 > self.probability",
     ),
@@ -87,21 +87,18 @@ class _Overtakable:
     below: int
 
 
-class Judge(PolicyJudge):
+class Judge(PolicyJudge[HotSlots]):
     """Judges hot slots."""
 
-    name = HotSlots.name
     meets = ("hot slot", "postponed: hot_slot")
 
-    def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
-        self._is_limited = isinstance(policy, HotSlots)
-        self._hot = policy if isinstance(policy, HotSlots) else HotSlots()
+    def _set_up(self, wheel: WheelConfig) -> None:
         self._spread: dict[tuple[int, bytes], dict[bytes, _Overtakable]] = {}
         self._place: int | None = None
         self._after: Progress | None = None
 
     @classmethod
-    def drawn(cls, chance: Random, wheel: WheelConfig) -> Policy | None:
+    def drawn(cls, chance: Random, wheel: WheelConfig) -> HotSlots | None:
         p = wheel.precision_ms
         actions: tuple[Action | None, ...] = (None, "spread", "dead-letter", "spread")
         action, limit = chance.choice(actions), chance.choice((1, 3, 5))
@@ -109,8 +106,8 @@ class Judge(PolicyJudge):
         return None if action is None else HotSlots(action, limit, spread_ms)
 
     @classmethod
-    def letters_wait(cls, policy: Policy) -> bool:
-        return isinstance(policy, HotSlots) and policy.action == "spread"
+    def letters_wait(cls, policy: HotSlots) -> bool:
+        return policy.action == "spread"
 
     def forget(self, lost: set[bytes]) -> None:
         for spread in self._spread.values():
@@ -142,27 +139,22 @@ class Judge(PolicyJudge):
         if excess and is_free:
             self._violated("6 held up", f"{timer.source!r} can never be in excess")
         if self._place is not None and not is_free:
-            place, limit = self._place + row.number, self._hot.limit
+            place, limit = self._place + row.number, self._policy.limit
             if excess and place <= limit:
                 self._violated("6 held up", f"place {place} is in excess, the limit is {limit}")
-            if not excess and place >= 2 * limit and self._is_limited:
+            if not excess and place >= 2 * limit:
                 self._violated("6 held up", f"place {place} leaves, the limit is {limit}")
-        if row.until_ms == NEVER and self._hot.action != "dead-letter":
+        if row.until_ms == NEVER and self._policy.action != "dead-letter":
             self._violated("6 held up", f"{timer.source!r} has no dead letter for its hot slot")
         elif row.postponed:
-            self._judge_instant(row)
+            p, window_ms = self._precision_ms, max(self._policy.window_ms, 1)
+            slots_ms = ((slot + 1) * p for slot in self._slots)
+            self._require_wait(row, (range(ms, ms + window_ms) for ms in slots_ms))
         if not row.rolls:
             waits = (
                 row.sent_back and row.until_ms != NEVER
             )  # a letter that waits is out of the order
             self._judge_key(copy, row.natural, excess=excess, sent_back=waits)
-
-    def _judge_instant(self, row: Leaving) -> None:
-        """It must follow from one of the slots that this transaction can have been of."""
-        p, latest_ms = self._precision_ms, max(self._hot.window_ms - 1, 0)
-        instants = self._instants(row, self._slots.stop * p + latest_ms)
-        if not any(0 <= instant_ms - (slot + 1) * p <= latest_ms for slot, instant_ms in instants):
-            self._violated("6 held up", f"held back until {row.until_ms}, of slots {self._slots}")
 
     def _judge_key(self, copy: Copy, natural: int, *, excess: bool, sent_back: bool) -> None:
         timer = copy.timer

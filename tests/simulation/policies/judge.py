@@ -9,10 +9,10 @@ rows leave.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from tests.simulation.timers import Copy
 
@@ -23,6 +23,7 @@ from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
 
 Violated = Callable[[str, str], None]
+P = TypeVar("P", bound=Policy | None)
 
 
 @dataclass(frozen=True)
@@ -82,44 +83,50 @@ class Leaving:
         return self.until_ms not in {ANY_TIME, NEVER}
 
     @property
+    def is_delivered(self) -> bool:
+        """Whether its target gets it."""
+        return not self.sent_back and not self.is_letter
+
+    @property
     def is_letter(self) -> bool:
         """Whether it is a dead letter, or becomes one by a policy."""
         return self.copy.timer.rejected or self.until_ms == NEVER
 
 
-class PolicyJudge:
-    """Judges one policy of one run.
+class PolicyJudge(Generic[P]):
+    """Judges one policy of one run that has it.
 
     Attributes:
-        name: of the policy.
+        likely: the share of seeds that draw it.
         meets: what the seeds of the suite must meet of it, as history counts it.
+        name: of the policy.
     """
 
-    name: ClassVar[str]
+    likely: ClassVar[float] = 1.0
     meets: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, policy: Policy | None, wheel: WheelConfig, violated: Violated, counts: Counter[str]
+        self, policy: P, wheel: WheelConfig, violated: Violated, counts: Counter[str]
     ) -> None:
-        """`policy`: as the run has it, None if it has none."""
         self._policy = policy
+        self.name = "" if policy is None else policy.name
         self._violated = violated
         self._counts = counts
         self._precision_ms = wheel.precision_ms
         # Of the transaction: its slots were closed after the first of the times, before the second.
         self._slots, self._closed_ms = range(0), (0, 0)
-        self._set_up(policy, wheel)
+        self._set_up(wheel)
 
-    def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
-        """Makes the judge's own state; arguments as given."""
-
-    @classmethod
-    def drawn(cls, chance: Random, wheel: WheelConfig) -> Policy | None:
-        """The policy as a seed has it; None if it has none."""
-        return None
+    def _set_up(self, wheel: WheelConfig) -> None:
+        """Makes the judge's own state."""
 
     @classmethod
-    def letters_wait(cls, policy: Policy) -> bool:
+    def drawn(cls, chance: Random, wheel: WheelConfig) -> P | None:
+        """The policy as a seed has it; None if it has none after all."""
+        raise NotImplementedError
+
+    @classmethod
+    def letters_wait(cls, policy: P) -> bool:
         """Whether the runs of this policy may have no topic of dead letters for a while."""
         return True
 
@@ -129,19 +136,22 @@ class PolicyJudge:
         self._slots = range(first + 1, taken.after.closed_slot + 1)
         self._closed_ms = taken.after.closed_slot * self._precision_ms, taken.closable_ms
 
-    def _instants(self, row: Leaving, last_ms: int) -> Iterator[tuple[int, int]]:
-        """The instants up to the last that a postponed row may wait for, each with a slot that the
-        row may be of. Its hop to that instant ends where the row waits first: within a window.
+    def _require_wait(self, row: Leaving, spans_ms: Iterable[range]) -> None:
+        """The instant that a postponed row waits for is in one of these. The row's hop to it ends
+        whole windows before it, and within a window from now.
         """
         first_ms, now_ms = self._closed_ms
-        if row.until_ms > now_ms + row.window_ms:
-            return
-        hops = max(0, last_ms - row.until_ms) // row.window_ms if row.until_ms > first_ms else 0
-        for instant_ms in range(row.until_ms, last_ms + 1, row.window_ms)[: hops + 1]:
-            yield from ((slot, instant_ms) for slot in self._slots)
+        until_ms, window_ms = row.until_ms, row.window_ms
+        for span_ms in spans_ms if until_ms <= now_ms + window_ms else ():
+            hops = max(0, -((until_ms - span_ms.start) // window_ms)) if until_ms > first_ms else 0
+            if until_ms + hops * window_ms in span_ms:
+                return
+        self._violated("6 held up", f"held back until {until_ms}, of slots {self._slots}")
 
     def leaves(self, row: Leaving) -> None:
-        """A row leaves, whichever policy has decided about it."""
+        """A row leaves, whichever policy has decided about it: none about a dead letter, nor about
+        a timer that rolls.
+        """
 
     def copied(self, row: Leaving, copy: Copy) -> None:
         """A copy of a row that this policy has postponed is in the timer topic: unless the row was

@@ -10,7 +10,6 @@ from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken
 from tests.simulation.timers import DEAD, TARGET_PARTITIONS, TARGETS, TOPIC, Copy
 
 from duewheel.wheel.dequeue.requeue import Waits
-from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.slots import WheelConfig
 
 
@@ -19,12 +18,10 @@ def waits_of(wheel: WheelConfig) -> Waits:
     return wheel.precision_ms, 3 * wheel.precision_ms, 5 * wheel.precision_ms
 
 
-class ParkingJudge(PolicyJudge):
+class ParkingJudge(PolicyJudge[None]):
     """Judges parking, and dead letters that wait."""
 
-    name = ""
-
-    def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
+    def _set_up(self, wheel: WheelConfig) -> None:
         self._waits_ms = waits_of(wheel)
         self._parked_ms = 0
         self._closed = frozenset[tuple[str, int]]()  # partitions that get no timer

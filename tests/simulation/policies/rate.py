@@ -17,25 +17,19 @@ from tests.simulation.planting import Planted
 from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken
 from tests.simulation.timers import DEAD, TARGETS, Copy
 
-from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.policies.rate import BURST_US, Rate
 from duewheel.wheel.slots import WheelConfig
 
-_LIKELY = 0.3  # the share of seeds with a rate
-
+RULE = "wheel/policies/rate.py"
 FAULTS = {
     "rate-uncounted": Planted(
-        "rate",
-        "of the timers that come one is not charged",
-        "wheel/policies/rate.py",
-        "gap_us * (index + 1)",
-        "gap_us * index",
+        "rate", "of the timers one is not charged", RULE, "gap_us * (index + 1)", "gap_us * index"
     ),
     "rate-charged-twice": Planted(
         "6",
         "a timer with a turn takes another one when it comes",
-        "wheel/policies/rate.py",
-        "rows.pending & (of.retries == 0)",
+        RULE,
+        "rows.pending & ~rows.waited",
         "rows.pending",
     ),
     "rate-forgotten": Planted(
@@ -48,14 +42,14 @@ FAULTS = {
     "rate-overtakes": Planted(
         "4",
         "a timer does not wait for an earlier one of its key",
-        "wheel/policies/rate.py",
+        RULE,
         "waits |= slot_of(",
         "waits &= 0 <= slot_of(",
     ),
     "rate-knows-keys": Planted(
         "4",
         "after a start no key is known to wait",
-        "wheel/policies/rate.py",
+        RULE,
         "np.full(BUCKETS, queue.charged_us // 1_000)",
         "np.full(BUCKETS, 0)",
         test="unit/wheel/policies/test_rate.py::test_rate_and_order_hold_over_stops_and_kills",
@@ -63,14 +57,13 @@ FAULTS = {
 }
 
 
-class Judge(PolicyJudge):
+class Judge(PolicyJudge[Rate]):
     """Judges rates."""
 
-    name = Rate.name
+    likely = 0.3
     meets = ("postponed: rate", "left at a rate")
 
-    def _set_up(self, policy: Policy | None, wheel: WheelConfig) -> None:
-        self._rate = policy if isinstance(policy, Rate) else Rate({})
+    def _set_up(self, wheel: WheelConfig) -> None:
         self._wheel = wheel
         self._charged_us: dict[tuple[int, str], float] = {}  # by shard and target
         # The slot of the copy of each timer that waits, by partition, target and key.
@@ -78,9 +71,7 @@ class Judge(PolicyJudge):
         self._taken: Taken | None = None
 
     @classmethod
-    def drawn(cls, chance: Random, wheel: WheelConfig) -> Policy | None:
-        if chance.random() >= _LIKELY:
-            return None
+    def drawn(cls, chance: Random, wheel: WheelConfig) -> Rate:
         per_second = 1_000 * chance.choice((0.5, 1, 3)) / wheel.precision_ms
         targets = chance.choice((TARGETS[:1], TARGETS[:DEAD]))
         return Rate(dict.fromkeys(targets, per_second), wheel.precision_ms)
@@ -96,7 +87,7 @@ class Judge(PolicyJudge):
         is_new = before is None or before.assignment_epoch != after.assignment_epoch
         if is_new:
             self._waiting.clear()
-        for target in self._rate.per_second:
+        for target in self._policy.per_second:
             known = 0 if is_new or before is None else before.charged_ms.get(target, 0)
             if after.charged_ms.get(target, 0) < known:
                 self._violated("rate", f"the queue of {target} falls from {known}")
@@ -106,7 +97,7 @@ class Judge(PolicyJudge):
     def leaves(self, row: Leaving) -> None:
         timer = row.copy.timer
         target = TARGETS[timer.target]
-        if target not in self._rate.per_second or timer.rejected or row.rolls:
+        if target not in self._policy.per_second or timer.rejected or row.rolls:
             if row.policy == self.name:
                 self._violated("6 held up", f"{timer.source!r} has no rate")
             return
@@ -115,7 +106,7 @@ class Judge(PolicyJudge):
         is_new = row.copy.retries == 0
         if row.policy == self.name and not is_new:
             self._violated("6 held up", f"{timer.source!r} waits for a second turn")
-        if row.sent_back or row.is_letter or not is_new:
+        if not row.is_delivered or not is_new:
             return
         self._counts["left at a rate"] += 1
         self._judge_rate(target)
@@ -129,7 +120,7 @@ class Judge(PolicyJudge):
         assert self._taken is not None
         after, now_us = self._taken.after, (self._closed_ms[1] + 1) * 1_000
         charged_us = max(self._charged_us.get((after.shard, target), 0), now_us - BURST_US)
-        charged_us += 1e6 / self._rate.per_second[target]
+        charged_us += 1e6 / self._policy.per_second[target]
         self._charged_us[after.shard, target] = charged_us
         known_us = (after.charged_ms.get(target, 0) + 1) * 1_000
         if charged_us > now_us + 1_000 * self._precision_ms:

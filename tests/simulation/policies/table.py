@@ -1,42 +1,45 @@
-"""All policies of delivery in a simulation, by the modules of wheel/policies: the judge of a policy
-is `Judge` in the module of the same name here.
+"""All policies of delivery in a simulation, in the product's order: the judge of one is `Judge` in
+the module of the same name here.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken, Violated
 from tests.simulation.policies.parking import ParkingJudge
 from tests.simulation.timers import Copy
 
 from duewheel.schemas.batches import NEVER
-from duewheel.wheel import policies as all_policies
 from duewheel.wheel.policies.policy import Policy
+from duewheel.wheel.policies.table import POLICIES
 from duewheel.wheel.slots import WheelConfig
 
-MODULES = [
-    importlib.import_module(f"tests.simulation.policies.{each.name}")
-    for each in pkgutil.iter_modules(all_policies.__path__)
-    if each.name != "policy"  # the seam
-]
-JUDGES: Sequence[type[PolicyJudge]] = [module.Judge for module in MODULES]
+_HERE = __name__.rpartition(".")[0]
+MODULES = {
+    kind.name: importlib.import_module(f"{_HERE}.{kind.__module__.rpartition('.')[2]}")
+    for kind in POLICIES
+}
+JUDGES: dict[str, type[PolicyJudge[Any]]] = {name: each.Judge for name, each in MODULES.items()}
 
 
 def drawn(seed: int, wheel: WheelConfig) -> tuple[Policy, ...]:
     """The policies of a seed."""
-    found = (each.drawn(Random(f"{each.name} of {seed}"), wheel) for each in JUDGES)
+    found = []
+    for name, judge in JUDGES.items():
+        chance = Random(f"{name} of {seed}")
+        if judge.likely == 1 or chance.random() < judge.likely:
+            found.append(judge.drawn(chance, wheel))
     return tuple(policy for policy in found if policy is not None)
 
 
 def letters_wait(policies: Sequence[Policy]) -> bool:
     """Whether there may be no topic of dead letters for a while."""
-    of = {each.name: each for each in JUDGES}
-    return all(of[policy.name].letters_wait(policy) for policy in policies)
+    return all(JUDGES[policy.name].letters_wait(policy) for policy in policies)
 
 
 class Judges:
@@ -49,22 +52,21 @@ class Judges:
         violated: Violated,
         counts: Counter[str],
     ) -> None:
-        known = {policy.name: policy for policy in policies}
         self._violated = violated
-        self._names = {ParkingJudge.name, *known}
-        classes: Sequence[type[PolicyJudge]] = (ParkingJudge, *JUDGES)
-        self._of = {
-            each.name: each(known.get(each.name), wheel, violated, counts) for each in classes
+        self._of: dict[str, PolicyJudge[Any]] = {
+            policy.name: JUDGES[policy.name](policy, wheel, violated, counts) for policy in policies
         }
-        assert self._names <= self._of.keys(), "a policy without a judge"
+        self._of[""] = ParkingJudge(None, wheel, violated, counts)
 
     def begins(self, taken: Taken) -> None:
         for judge in self._of.values():
             judge.begins(taken)
 
     def leaves(self, row: Leaving) -> None:
-        if row.policy not in self._names:
+        if row.policy not in self._of:
             self._violated("6 held up", f"{row.copy.timer.source!r}, though nobody asked")
+        if row.policy and (row.rolls or row.copy.timer.rejected):
+            self._violated("6 held up", f"{row.copy.timer.source!r} is on its way")
         for judge in self._of.values():
             judge.leaves(row)
 

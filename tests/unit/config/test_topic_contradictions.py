@@ -78,7 +78,7 @@ def test_each_key_reaches_a_part(key: str) -> None:
     def parts(table: dict[str, Any]) -> list[object]:
         timer = {"topics": ["mails"], "receipts_topic": "receipts", "topic": {"mails": table}}
         settings = load(None, {"timer": timer})
-        quotas = settings.timer.by_topic("quota_per_second")
+        quotas = settings.by_topic("quota_per_second")
         return [quotas, factory.receipts(settings), factory.dequeue_config(settings)]
 
     alone, beside = {key: OTHERS[key]}, {name: OTHERS[name] for name in OTHERS if name != key}
@@ -88,8 +88,8 @@ def test_each_key_reaches_a_part(key: str) -> None:
 def test_values_in_the_parts(tmp_path: Path) -> None:
     settings = loaded(tmp_path, LISTED + f'[timer.topic."orders.delayed"]{ALL_KEYS}')
     name, receipts = "orders.delayed", factory.receipts(settings)
-    assert settings.timer.by_topic("quota_per_second") == {name: 7}
-    assert Expiry({name: 7_200_000}, frozenset([name])) in factory.policies(settings)
+    assert settings.by_topic("quota_per_second") == {name: 7}
+    assert Expiry({name: 7_200_000}, frozenset([name])) in factory.dequeue_config(settings).policies
     assert receipts.without == receipts.lateness_headers == {name}
     assert factory.dequeue_config(settings).lateness_p99_ms == {name: 250}
 

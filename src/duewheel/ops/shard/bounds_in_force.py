@@ -15,7 +15,6 @@ from functools import partial
 from duewheel.api.shard import BoundInForce
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
 from duewheel.config.settings import Settings
-from duewheel.config.values import in_millis
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
 from duewheel.runtime.readiness import ReadyBounds
@@ -73,7 +72,7 @@ def _of_ingest(settings: Settings) -> dict[str, BoundInForce]:
         "ring_slots": set_by("timer.slots", 2 * settings.timer.slots, "twice "),
         "far_index_bytes": _fixed(INDEX_BYTES),
         "skipped_records": _fixed(SKIPPED_MAX),
-        "quota_per_second": set_by("timer.topic", settings.timer.by_topic("quota_per_second")),
+        "quota_per_second": set_by("timer.topic", settings.by_topic("quota_per_second")),
         "longest_delay_ms": set_by("timer.max_delay"),
         "recurring_headers": _fixed(RECURRING_HEADERS_MAX),
         "recurring_bytes": _fixed(RECURRING_BYTES_MAX),
@@ -99,8 +98,7 @@ def _of_dequeue(settings: Settings) -> dict[str, BoundInForce]:
 def _set(settings: Settings, key: str, value: Value = None, how: str = "") -> BoundInForce:
     """Makes a bound of the setting's value, or of another one that follows from it."""
     if value is None:
-        section, name = key.split(".")
-        value = in_millis(getattr(getattr(settings, section), name))
+        value = settings.of(key)
     return BoundInForce(value=value, source=f"{how}{key} ({settings.source(key)})")
 
 
