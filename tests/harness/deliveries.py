@@ -99,6 +99,13 @@ def of_topics(deliveries: Deliveries, names: Sequence[str]) -> Deliveries:
     )
 
 
+def due(late_ms: Sequence[int], topic: str = "timers") -> Deliveries:
+    """Timers of this topic that are late by so much, each with a key of its own."""
+    count = len(late_ms)
+    sent = keyed(rows(["a"] * count, [0] * count), [b"%d" % number for number in range(count)])
+    return of_topics(replace(sent, due_ms=NOW_MS - np.array(late_ms)), [topic] * count)
+
+
 RULES = compile_suite(load_suite(), suite_parameters(forbidden_targets=["timers", "dead"]))
 CONTRACT = Contract((1_000,), {}, "dead", RULES)
 ROOM = Target(4, 1_000, batch_bytes=1_000)

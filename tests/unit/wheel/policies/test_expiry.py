@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.harness.deliveries import NOW_MS, ROOM, judged, of_topics, routed, rows, topics
+from tests.harness.deliveries import NOW_MS, ROOM, due, judged, of_topics, routed, topics
 
 from duewheel.schemas.batches import DROPPED, NEVER, Deliveries
 from duewheel.schemas.columns import binary
@@ -15,17 +15,11 @@ from duewheel.schemas.header_names import EXPIRES_MS
 from duewheel.schemas.wire.single_record import header
 from duewheel.wheel.policies.expiry import Expiry
 
-EXPIRY = Expiry({"mails": 60_000, "pushes": 0})
+EXPIRY = Expiry({"timers": 60_000, "pushes": 0})
 
 
 def expires(value: bytes | None) -> bytes:
     return header(EXPIRES_MS, value)
-
-
-def due(late_ms: Sequence[int], topic: str = "mails") -> Deliveries:
-    count = len(late_ms)
-    sent = replace(rows(["a"] * count, [0] * count), due_ms=NOW_MS - np.array(late_ms))
-    return of_topics(sent, [topic] * count)
 
 
 def forbidden(sent: Deliveries) -> list[bool]:
@@ -40,15 +34,15 @@ def test_a_timer_expires_a_millisecond_after_its_topics_limit() -> None:
 
 
 def test_timers_of_some_topics_are_dropped() -> None:
-    some = of_topics(due([10**9] * 2), ["orders", "mails"])
-    both = {"orders": 5, "mails": 5}
-    found = judged(some, Expiry(both, frozenset({"mails"})))
+    some = of_topics(due([10**9] * 2), ["orders", "timers"])
+    both = {"orders": 5, "timers": 5}
+    found = judged(some, Expiry(both, frozenset({"timers"})))
     assert found.not_before_ms.tolist() == [NEVER, DROPPED]
 
 
 def test_other_topics_have_no_limit() -> None:
     assert forbidden(due([10**9] * 2, "others")) == [False, False]
-    mixed = of_topics(due([10**9] * 2), ["orders", "mails"])
+    mixed = of_topics(due([10**9] * 2), ["orders", "timers"])
     assert forbidden(mixed) == [False, True]
 
 
@@ -100,7 +94,7 @@ def test_a_name_within_a_value_is_text_and_the_first_header_counts() -> None:
 
 
 def test_an_expired_timer_is_a_dead_letter_that_says_so_and_can_be_replayed() -> None:
-    found = routed(judged(due([60_001, 5]), EXPIRY), {"a": ROOM, "mails": ROOM})
+    found = routed(judged(due([60_001, 5]), EXPIRY), {"a": ROOM, "timers": ROOM})
     assert (topics(found), found.aside.reasons) == (["dead", "a"], {"expired": 1})
     headers = found.deliveries.headers[0].as_py()
     assert EXPIRY.refusal.encode() in headers

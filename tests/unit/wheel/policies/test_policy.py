@@ -13,18 +13,19 @@ from tests.harness.deliveries import (
     PRECISION_MS,
     ROOM,
     WINDOW_MS,
+    due,
     judged,
-    keyed,
     read_back,
     routed,
-    rows,
     topics,
 )
 from tests.simulation.contract_check import decoded
 
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import ANY_TIME, NEVER, NO_POLICY, Deliveries
+from duewheel.schemas.batches import ANY_TIME, NEVER, NO_POLICY
 from duewheel.wheel.policies.policy import DueRows, Policy, returning
+from duewheel.wheel.policies.rate import Rate
+from duewheel.wheel.policies.table import POLICIES
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import slot_of
 
@@ -43,30 +44,29 @@ class Until(Policy):
         return None if self.instants is None else np.array(self.instants)
 
 
-def due(count: int) -> Deliveries:
-    sent = keyed(rows(["a"] * count, [0] * count), [b"k"] * count)
-    return replace(sent, due_ms=np.full(count, NOW_MS))
-
-
 def test_the_latest_instant_of_all_policies_holds_with_its_policy() -> None:
     first = Until([ANY_TIME, LATER_MS, LATER_MS, NEVER], "first")
     second = Until([ANY_TIME, LATER_MS + 9, LATER_MS - 9, LATER_MS], "second")
-    found = judged(due(4), first, Until(None, "silent"), second, window_ms=20 * WINDOW_MS)
+    found = judged(due([0] * 4), first, Until(None, "silent"), second, window_ms=20 * WINDOW_MS)
     assert found.not_before_ms.tolist() == [ANY_TIME, LATER_MS + 9, LATER_MS, NEVER]
     assert found.policy.tolist() == [NO_POLICY, 2, 0, 0]
     assert [each.name for each in found.policies] == ["first", "silent", "second"]
     assert returning(found).tolist() == [False, True, True, False], "a dead letter does not return"
 
 
+def test_a_rate_charges_what_all_others_let_leave() -> None:
+    assert POLICIES[-1] is Rate
+
+
 def test_a_row_that_would_return_to_its_own_slot_leaves() -> None:
     end_ms = slot_of(NOW_MS, PRECISION_MS) * PRECISION_MS
-    found = judged(due(3), Until([end_ms - 1, end_ms, end_ms + 1]))
+    found = judged(due([0] * 3), Until([end_ms - 1, end_ms, end_ms + 1]))
     assert found.not_before_ms.tolist() == [ANY_TIME, ANY_TIME, end_ms + 1]
 
 
 def test_copies_and_dead_letters_are_not_postponed() -> None:
     sent = replace(
-        due(3),
+        due([0] * 3),
         is_copy=np.array([True, False, False]),
         dead_letter=np.array([False, True, False]),
     )
@@ -74,13 +74,13 @@ def test_copies_and_dead_letters_are_not_postponed() -> None:
 
 
 def test_no_policy_changes_nothing() -> None:
-    sent = due(2)
+    sent = due([0] * 2)
     assert judged(sent) is sent
     assert judged(sent, Until(None)) is sent
 
 
 def test_an_instant_beyond_the_window_is_reached_in_hops_that_are_no_failures() -> None:
-    sent, now_ms, hops = due(1), NOW_MS, 0
+    sent, now_ms, hops = due([0]), NOW_MS, 0
     while now_ms < LATER_MS:
         slot = slot_of(now_ms, PRECISION_MS)
         found = routed(judged(sent, Until([LATER_MS]), slot=slot, now_ms=now_ms), {"a": ROOM})
@@ -94,7 +94,7 @@ def test_an_instant_beyond_the_window_is_reached_in_hops_that_are_no_failures() 
             "hops are no failures: the first wait for a target stays short"
         )
         now_ms, hops = int(slots[0]) * PRECISION_MS, hops + 1
-        sent = replace(due(1), retries=batch.retries)
+        sent = replace(due([0]), retries=batch.retries)
     assert (now_ms, hops) == (LATER_MS, 10)
 
 
@@ -103,7 +103,7 @@ def test_code_and_sentence_of_a_forbidden_row_are_its_policys() -> None:
         Until([NEVER, ANY_TIME, ANY_TIME], "first", "1 forbids it"),
         Until([ANY_TIME, NEVER, ANY_TIME], "second", "2 forbids it"),
     ]
-    found = routed(judged(due(3), *asked), {"a": ROOM})
+    found = routed(judged(due([0] * 3), *asked), {"a": ROOM})
     assert (topics(found), found.aside.reasons) == (
         ["dead", "dead", "a"],
         {"first": 1, "second": 1},
@@ -131,7 +131,7 @@ def test_rows_that_wait_for_one_instant_leave_in_their_order_over_all_hops(
         slot += 1
         for _, row in sorted(wheel.pop(slot, [])):
             at_ms = slot * PRECISION_MS
-            found = judged(due(1), until, slot=slot, window_ms=window_ms, now_ms=at_ms)
+            found = judged(due([0]), until, slot=slot, window_ms=window_ms, now_ms=at_ms)
             if not returning(found).any():
                 left.append(row)
                 continue
