@@ -57,8 +57,7 @@ POLICIES = {
         "wheel/policies/policy.py",
         " & ~deliveries.is_copy",
         "",
-        test="unit/wheel/policies/test_expiry.py::"
-        "test_copies_on_their_way_and_dead_letters_do_not_expire",
+        test="unit/wheel/policies/test_policy.py::test_copies_and_dead_letters_are_not_postponed",
     ),
     **{name: fault for module in MODULES.values() for name, fault in module.FAULTS.items()},
 }

@@ -58,4 +58,5 @@ class Expiry(Policy):
             expired |= rows.now_ms - deliveries.due_ms > limits_ms
         if not expired.any():
             return None
-        return np.where(expired, np.where(rows.of_topics(self.drop), DROPPED, NEVER), ANY_TIME)
+        dropped = rows.by_topic(dict.fromkeys(self.drop, DROPPED), NEVER)
+        return np.where(expired, dropped, ANY_TIME)

@@ -34,7 +34,7 @@ Rolled copies and dead letters are on their way already: no policy is asked abou
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -90,11 +90,6 @@ class DueRows:
         waited: Bool = self.deliveries.retries > 0
         return waited
 
-    def of_topics(self, topics: Collection[str]) -> Bool:
-        """Selects the rows of these timer topics."""
-        selected: Bool = self.by_topic(dict.fromkeys(topics, 1), 0) == 1
-        return selected
-
     def by_topic(self, values: Mapping[str, int], otherwise: int) -> Int64:
         """Returns for each row the value of its timer topic."""
         found = [values.get(topic, otherwise) for topic, _ in self.deliveries.source_partitions]
@@ -111,20 +106,10 @@ class DueRows:
 
 
 class PolicySettings(Protocol):
-    """The settings of a shard (config/settings.py), as policies read them: durations in ms."""
+    """The settings of a shard: two methods of config/settings.py."""
 
-    @property
-    def rates(self) -> Mapping[str, float]:
-        """The timers per second of this shard, by targets with a rate."""
-        ...
-
-    def of(self, key: str) -> Any:
-        """The value of a key, such as `dequeue.hot_slot`."""
-        ...
-
-    def by_topic(self, key: str) -> Mapping[str, Any]:
-        """The values of a key of [timer.topic] that are not its default, by timer topic."""
-        ...
+    def of(self, key: str) -> Any: ...
+    def by_topic(self, key: str) -> Mapping[str, Any]: ...
 
 
 class Policy(ABC):

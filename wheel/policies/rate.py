@@ -45,7 +45,8 @@ class Rate(Policy):
 
     @classmethod
     def configured(cls, settings: PolicySettings) -> Self | None:
-        return cls(settings.rates) if settings.rates else None
+        rates = settings.of("rates")
+        return cls(rates) if rates else None
 
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
         """Computes the turns of the rows that wait: see the module's head."""

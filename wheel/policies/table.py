@@ -14,14 +14,13 @@ from duewheel.wheel.policies.policy import Policy, PolicySettings
 
 def _kinds() -> Iterator[type[Policy]]:
     for module in pkgutil.iter_modules(policies.__path__):
-        name = f"{policies.__name__}.{module.name}"
-        for kind in vars(importlib.import_module(name)).values():
-            if isinstance(kind, type) and issubclass(kind, Policy) and kind.__module__ == name:
-                yield kind
+        found = vars(importlib.import_module(f"{policies.__name__}.{module.name}")).values()
+        kinds = (each for each in found if isinstance(each, type) and issubclass(each, Policy))
+        yield from (kind for kind in kinds if kind is not Policy)
 
 
-# By name, and what is asked last behind all others
-POLICIES = sorted((kind for kind in _kinds() if kind is not Policy), key=lambda k: k.asked_last)
+# By the names of their modules, but what is asked last behind all others
+POLICIES = sorted(_kinds(), key=lambda kind: kind.asked_last)
 
 
 def configured(settings: PolicySettings) -> tuple[Policy, ...]:

@@ -164,7 +164,7 @@ class Settings(BaseModel):
         )
 
     def of(self, key: str) -> Any:
-        """The value of `section.key`; a duration in ms."""
+        """The value of a key, such as `dequeue.hot_slot`; a duration in ms."""
         return in_millis(attrgetter(key)(self))
 
     def by_topic(self, key: str) -> dict[str, Any]:

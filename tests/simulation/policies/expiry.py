@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from random import Random
-
 from tests.simulation.planting import Planted
-from tests.simulation.policies.judge import Leaving, PolicyJudge
+from tests.simulation.policies.judge import Draw, Leaving, PolicyJudge
 from tests.simulation.timers import TOPIC
 
 from duewheel.schemas.batches import NEVER
 from duewheel.wheel.policies.expiry import Expiry
-from duewheel.wheel.slots import WheelConfig
 
 RULE = "wheel/policies/expiry.py"
 FAULTS = {
@@ -34,9 +31,9 @@ class Judge(PolicyJudge[Expiry]):
     meets = ("expired", "expired by its header")
 
     @classmethod
-    def drawn(cls, chance: Random, wheel: WheelConfig) -> Expiry:
+    def drawn(cls, draw: Draw) -> Expiry:
         """After a lateness of a few slots, or of many."""
-        return Expiry({TOPIC: chance.choice((2, 10, 40)) * wheel.precision_ms})
+        return Expiry({TOPIC: draw.chance.choice((2, 10, 40)) * draw.wheel.precision_ms})
 
     def leaves(self, row: Leaving) -> None:
         if row.policy != self.name:

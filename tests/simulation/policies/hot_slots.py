@@ -11,16 +11,14 @@ The slot that a row leaves is not told with it. What is known:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
 
 from tests.simulation.planting import Planted
-from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken
+from tests.simulation.policies.judge import Draw, Leaving, PolicyJudge, Taken
 from tests.simulation.timers import TOPIC, Copy
 
 from duewheel.checkpoints.progress import Progress, half_rows_by_slot
 from duewheel.schemas.batches import NEVER
 from duewheel.wheel.policies.hot_slots import Action, HotSlots
-from duewheel.wheel.slots import WheelConfig
 
 RULE = "wheel/policies/hot_slots.py"
 FAULTS = {
@@ -92,17 +90,17 @@ class Judge(PolicyJudge[HotSlots]):
 
     meets = ("hot slot", "postponed: hot_slot")
 
-    def _set_up(self, wheel: WheelConfig) -> None:
+    def _set_up(self) -> None:
         self._spread: dict[tuple[int, bytes], dict[bytes, _Overtakable]] = {}
         self._place: int | None = None
         self._after: Progress | None = None
 
     @classmethod
-    def drawn(cls, chance: Random, wheel: WheelConfig) -> HotSlots | None:
-        p = wheel.precision_ms
+    def drawn(cls, draw: Draw) -> HotSlots | None:
+        p, chance = draw.wheel.precision_ms, draw.chance
         actions: tuple[Action | None, ...] = (None, "spread", "dead-letter", "spread")
         action, limit = chance.choice(actions), chance.choice((1, 3, 5))
-        spread_ms = chance.choice((0, p // 2, 2 * p, wheel.window_ms - p))
+        spread_ms = chance.choice((0, p // 2, 2 * p, draw.wheel.window_ms - p))
         return None if action is None else HotSlots(action, limit, spread_ms)
 
     @classmethod
@@ -147,7 +145,7 @@ class Judge(PolicyJudge[HotSlots]):
         if row.until_ms == NEVER and self._policy.action != "dead-letter":
             self._violated("6 held up", f"{timer.source!r} has no dead letter for its hot slot")
         elif row.postponed:
-            p, window_ms = self._precision_ms, max(self._policy.window_ms, 1)
+            p, window_ms = self._wheel.precision_ms, max(self._policy.window_ms, 1)
             slots_ms = ((slot + 1) * p for slot in self._slots)
             self._require_wait(row, (range(ms, ms + window_ms) for ms in slots_ms))
         if not row.rolls:

@@ -27,6 +27,14 @@ P = TypeVar("P", bound=Policy | None)
 
 
 @dataclass(frozen=True)
+class Draw:
+    """What a seed makes a policy of."""
+
+    chance: Random
+    wheel: WheelConfig
+
+
+@dataclass(frozen=True)
 class Taken:
     """A transaction of timers, which has taken a shard from one progress to the next.
 
@@ -112,16 +120,16 @@ class PolicyJudge(Generic[P]):
         self.name = "" if policy is None else policy.name
         self._violated = violated
         self._counts = counts
-        self._precision_ms = wheel.precision_ms
+        self._wheel = wheel
         # Of the transaction: its slots were closed after the first of the times, before the second.
         self._slots, self._closed_ms = range(0), (0, 0)
-        self._set_up(wheel)
+        self._set_up()
 
-    def _set_up(self, wheel: WheelConfig) -> None:
+    def _set_up(self) -> None:
         """Makes the judge's own state."""
 
     @classmethod
-    def drawn(cls, chance: Random, wheel: WheelConfig) -> P | None:
+    def drawn(cls, draw: Draw) -> P | None:
         """The policy as a seed has it; None if it has none after all."""
         raise NotImplementedError
 
@@ -134,7 +142,7 @@ class PolicyJudge(Generic[P]):
         """The rows of this transaction leave next."""
         first = taken.before.delivered_slot if taken.before else 0
         self._slots = range(first + 1, taken.after.closed_slot + 1)
-        self._closed_ms = taken.after.closed_slot * self._precision_ms, taken.closable_ms
+        self._closed_ms = taken.after.closed_slot * self._wheel.precision_ms, taken.closable_ms
 
     def _require_wait(self, row: Leaving, spans_ms: Iterable[range]) -> None:
         """The instant that a postponed row waits for is in one of these. The row's hop to it ends

@@ -21,8 +21,8 @@ def waits_of(wheel: WheelConfig) -> Waits:
 class ParkingJudge(PolicyJudge[None]):
     """Judges parking, and dead letters that wait."""
 
-    def _set_up(self, wheel: WheelConfig) -> None:
-        self._waits_ms = waits_of(wheel)
+    def _set_up(self) -> None:
+        self._waits_ms = waits_of(self._wheel)
         self._parked_ms = 0
         self._closed = frozenset[tuple[str, int]]()  # partitions that get no timer
         self._letters_wait = False

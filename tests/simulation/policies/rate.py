@@ -11,14 +11,12 @@ A queue that is forgotten, with the progress or by a reassignment, begins anew.
 from __future__ import annotations
 
 from collections import defaultdict
-from random import Random
 
 from tests.simulation.planting import Planted
-from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken
+from tests.simulation.policies.judge import Draw, Leaving, PolicyJudge, Taken
 from tests.simulation.timers import DEAD, TARGETS, Copy
 
 from duewheel.wheel.policies.rate import BURST_US, Rate
-from duewheel.wheel.slots import WheelConfig
 
 RULE = "wheel/policies/rate.py"
 FAULTS = {
@@ -63,18 +61,17 @@ class Judge(PolicyJudge[Rate]):
     likely = 0.3
     meets = ("postponed: rate", "left at a rate")
 
-    def _set_up(self, wheel: WheelConfig) -> None:
-        self._wheel = wheel
+    def _set_up(self) -> None:
         self._charged_us: dict[tuple[int, str], float] = {}  # by shard and target
         # The slot of the copy of each timer that waits, by partition, target and key.
         self._waiting = defaultdict[tuple[int, str, bytes], dict[bytes, int]](dict)
         self._taken: Taken | None = None
 
     @classmethod
-    def drawn(cls, chance: Random, wheel: WheelConfig) -> Rate:
-        per_second = 1_000 * chance.choice((0.5, 1, 3)) / wheel.precision_ms
-        targets = chance.choice((TARGETS[:1], TARGETS[:DEAD]))
-        return Rate(dict.fromkeys(targets, per_second), wheel.precision_ms)
+    def drawn(cls, draw: Draw) -> Rate:
+        per_second = 1_000 * draw.chance.choice((0.5, 1, 3)) / draw.wheel.precision_ms
+        targets = draw.chance.choice((TARGETS[:1], TARGETS[:DEAD]))
+        return Rate(dict.fromkeys(targets, per_second), draw.wheel.precision_ms)
 
     def forget(self, lost: set[bytes]) -> None:
         for waiting in self._waiting.values():
@@ -123,7 +120,7 @@ class Judge(PolicyJudge[Rate]):
         charged_us += 1e6 / self._policy.per_second[target]
         self._charged_us[after.shard, target] = charged_us
         known_us = (after.charged_ms.get(target, 0) + 1) * 1_000
-        if charged_us > now_us + 1_000 * self._precision_ms:
+        if charged_us > now_us + 1_000 * self._wheel.precision_ms:
             self._violated("rate", f"{target} is ahead by {charged_us - now_us} us")
         if known_us < self._closed_ms[0] * 1_000 - BURST_US:
             self._violated("rate", f"{target} is charged {known_us} us only")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from tests.simulation.policies.judge import Leaving, PolicyJudge, Taken, Violated
+from tests.simulation.policies.judge import Draw, Leaving, PolicyJudge, Taken, Violated
 from tests.simulation.policies.parking import ParkingJudge
 from tests.simulation.timers import Copy
 
@@ -33,7 +33,7 @@ def drawn(seed: int, wheel: WheelConfig) -> tuple[Policy, ...]:
     for name, judge in JUDGES.items():
         chance = Random(f"{name} of {seed}")
         if judge.likely == 1 or chance.random() < judge.likely:
-            found.append(judge.drawn(chance, wheel))
+            found.append(judge.drawn(Draw(chance, wheel)))
     return tuple(policy for policy in found if policy is not None)
 
 

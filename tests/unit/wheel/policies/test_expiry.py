@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.harness.deliveries import NOW_MS, ROOM, due, judged, of_topics, routed, topics
+from tests.harness.deliveries import NOW_MS, due, judged, of_topics
 
 from duewheel.schemas.batches import DROPPED, NEVER, Deliveries
 from duewheel.schemas.columns import binary
@@ -46,15 +46,6 @@ def test_other_topics_have_no_limit() -> None:
     assert forbidden(mixed) == [False, True]
 
 
-def test_copies_on_their_way_and_dead_letters_do_not_expire() -> None:
-    sent = replace(
-        due([10**9] * 3),
-        is_copy=np.array([True, False, False]),
-        dead_letter=np.array([False, True, False]),
-    )
-    assert forbidden(sent) == [False, False, True]
-
-
 def with_headers(*headers: Sequence[bytes]) -> Deliveries:
     """Timers with these headers each, encoded."""
     return replace(
@@ -91,11 +82,3 @@ def test_a_name_within_a_value_is_text_and_the_first_header_counts() -> None:
     note, own = header("note", b"the TIMER_EXPIRES_MS of this mail"), header("a", past)
     found = with_headers([note], [own, note], [note, ahead, past], [own, past], [past, ahead])
     assert forbidden(found) == [False, False, False, True, True]
-
-
-def test_an_expired_timer_is_a_dead_letter_that_says_so_and_can_be_replayed() -> None:
-    found = routed(judged(due([60_001, 5]), EXPIRY), {"a": ROOM, "timers": ROOM})
-    assert (topics(found), found.aside.reasons) == (["dead", "a"], {"expired": 1})
-    headers = found.deliveries.headers[0].as_py()
-    assert EXPIRY.refusal.encode() in headers
-    assert b"REAL_TOPIC" in headers

@@ -138,15 +138,9 @@ def test_what_is_spread_leaves_later_than_its_slot_and_within_the_window() -> No
         assert abs(per_tenth / len(held) - 0.1).max() < 0.015, "evenly, whoever is in excess"
 
 
-def test_copies_rolled_rows_and_dead_letters_are_never_in_excess() -> None:
-    sent = replace(
-        of_keys([5] * 4),
-        is_copy=np.array([True, False, False, False]),
-        dead_letter=np.array([False, True, False, False]),
-        retries=np.array([0, 0, 1, 0], np.int32),
-    )
-    place = np.full(4, 1_000)
-    assert returning(asked(SPREAD, sent, place)).tolist() == [False, False, False, True]
+def test_what_was_spread_or_parked_is_never_in_excess() -> None:
+    sent = replace(of_keys([5] * 2), retries=np.array([1, 0], np.int32))
+    assert returning(asked(SPREAD, sent, np.full(2, 1_000))).tolist() == [False, True]
 
 
 # ---- where they go ------------------------------------------------------------------------------
@@ -178,14 +172,6 @@ def test_what_is_spread_goes_back_as_a_copy_in_its_place() -> None:
     batch = read_back(decoded(copy.headers[1].as_py(), int(copy.header_count[1])))
     assert (batch.due_ms[0], batch.not_before_ms[0]) == (NOW_MS - 5, later_ms)
     assert (batch.origin_offset[0], batch.retries[0]) == (17, 1), "never in excess again"
-
-
-def test_what_may_not_leave_becomes_a_dead_letter_that_says_so() -> None:
-    found = routed(held_back([ANY_TIME, NEVER]), {"a": ROOM})
-    assert (topics(found), found.aside.reasons) == (["a", "dead"], {"hot_slot": 1})
-    headers = found.deliveries.headers[1].as_py()
-    assert b"hot_slot" in headers and b"dequeue.hot_slot_limit" in headers
-    assert b"REAL_TOPIC" in headers, "it can be replayed"
 
 
 def test_a_copy_that_its_timer_topic_does_not_take_leaves_with_its_slot() -> None:

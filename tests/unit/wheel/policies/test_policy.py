@@ -98,7 +98,7 @@ def test_an_instant_beyond_the_window_is_reached_in_hops_that_are_no_failures() 
     assert (now_ms, hops) == (LATER_MS, 10)
 
 
-def test_code_and_sentence_of_a_forbidden_row_are_its_policys() -> None:
+def test_a_forbidden_row_has_its_policys_code_and_sentence_and_can_be_replayed() -> None:
     asked = [
         Until([NEVER, ANY_TIME, ANY_TIME], "first", "1 forbids it"),
         Until([ANY_TIME, NEVER, ANY_TIME], "second", "2 forbids it"),
@@ -109,7 +109,8 @@ def test_code_and_sentence_of_a_forbidden_row_are_its_policys() -> None:
         {"first": 1, "second": 1},
     )
     for row, sentence in enumerate([b"1 forbids it", b"2 forbids it"]):
-        assert sentence in found.deliveries.headers[row].as_py()
+        headers = found.deliveries.headers[row].as_py()
+        assert sentence in headers and b"REAL_TOPIC" in headers
 
 
 @given(
