@@ -51,7 +51,7 @@ WANTED = {  # what the runs are for
     *("taken over, keeps NOTHING", "new standby, keeps NOTHING", "promoted: standby"),
     *("settings changed", "epochs dropped", "reconfigure refused", "key rotated", "forged"),
     *("cancel", "reschedule", "named", "timers cancelled"),
-    *(each for judge in JUDGES.values() for each in judge.meets),
+    *(each for name, of in JUDGES.items() for each in of.meets or (f"postponed: {name}",)),
     *("chases", "chases of a request: 0", "chases of a request: 3"),
     *("answer: cancelled", "answer: already_delivered", "answer: unknown"),
     *("answer as a dead letter", "asked again and again", "loss accepted", "paused"),

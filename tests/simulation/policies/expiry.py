@@ -27,7 +27,6 @@ FAULTS = {
 class Judge(PolicyJudge[Expiry]):
     """Judges expiry."""
 
-    likely = 0.2
     meets = ("expired", "expired by its header")
 
     @classmethod

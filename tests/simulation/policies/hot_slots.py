@@ -88,6 +88,7 @@ class _Overtakable:
 class Judge(PolicyJudge[HotSlots]):
     """Judges hot slots."""
 
+    likely = 1
     meets = ("hot slot", "postponed: hot_slot")
 
     def _set_up(self) -> None:

@@ -106,11 +106,12 @@ class PolicyJudge(Generic[P]):
 
     Attributes:
         likely: the share of seeds that draw it.
-        meets: what the seeds of the suite must meet of it, as history counts it.
+        meets: what the seeds of the suite must meet of it, as history counts it; by default that
+            it has postponed a timer.
         name: of the policy.
     """
 
-    likely: ClassVar[float] = 1.0
+    likely: ClassVar[float] = 0.2
     meets: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
