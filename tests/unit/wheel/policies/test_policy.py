@@ -21,11 +21,11 @@ from tests.harness.deliveries import (
 )
 from tests.simulation.contract_check import decoded
 
+from duewheel.config.settings import load
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_POLICY
 from duewheel.wheel.policies.policy import DueRows, Policy, returning
-from duewheel.wheel.policies.rate import Rate
-from duewheel.wheel.policies.table import POLICIES
+from duewheel.wheel.policies.table import configured
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import slot_of
 
@@ -55,7 +55,9 @@ def test_the_latest_instant_of_all_policies_holds_with_its_policy() -> None:
 
 
 def test_a_rate_charges_what_all_others_let_leave() -> None:
-    assert POLICIES[-1] is Rate
+    words = {"dequeue": {"hot_slot": "spread"}, "target": {"mails": {"rate": "5/s"}}}
+    found = configured(load(None, {"timer": {"topics": "timers"}, **words}))
+    assert [policy.name for policy in found] == ["expired", "hot_slot", "rate"]
 
 
 def test_a_row_that_would_return_to_its_own_slot_leaves() -> None:
