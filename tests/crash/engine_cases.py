@@ -17,7 +17,7 @@ from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, ends_of
 from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.role import Role
-from duewheel.prove.cancel_rules import RequestOutcome, TimerRequest, cancel_faults
+from duewheel.prove.cancel_judge import RequestOutcome, TimerRequest, cancel_faults
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import ManualClock, Unsynced
 from duewheel.wheel.append.engine import Appended

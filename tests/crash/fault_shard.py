@@ -34,7 +34,7 @@ from duewheel.errors import RecoveryPending
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.shard.status import status as read_status
 from duewheel.osutil.child_process import Child
-from duewheel.prove.cancel_rules import (
+from duewheel.prove.cancel_judge import (
     Fault,
     RequestOutcome,
     Source,

@@ -34,7 +34,7 @@ from tests.harness.timer_shard import TimerShard
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
-from duewheel.prove.cancel_rules import RequestOutcome, TimerRequest, cancel_faults
+from duewheel.prove.cancel_judge import RequestOutcome, TimerRequest, cancel_faults
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing import Unsynced
 from duewheel.wheel.append.cancel_lookup import CancelLimits

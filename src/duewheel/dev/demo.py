@@ -38,7 +38,7 @@ from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
 from duewheel.prove.arrivals import ArrivalReader, committed_records
-from duewheel.prove.cancel_rules import Source
+from duewheel.prove.cancel_judge import Source
 from duewheel.prove.measures import Quantiles
 from duewheel.prove.own_shard import OwnShard
 from duewheel.prove.records import LEVELS_MS, ArrivedTimer, WrittenTopic

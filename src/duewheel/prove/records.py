@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from duewheel.prove.cancel_rules import Source
+from duewheel.prove.cancel_judge import Source
 
 CANCEL, RESCHEDULE = "TIMER_DEL_UNIQKEY", "TIMER_RESCHEDULE"
 NUMBER = "n"  # a user's header with the record's number; a record may have several, or none

@@ -11,7 +11,7 @@ host's elsewhere.
     strayed     a chase, which duewheel writes for a cancel, names no cancel, or another id
     taken back  acknowledged to the producer, and missing in the timer topic: Kafka's own loss
 
-The other faults are those of cancel_rules.py.
+The other faults are those of cancel_judge.py.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from duewheel.prove import cancel_rules
-from duewheel.prove.cancel_rules import RequestOutcome, Source, TimerRequest, cancel_faults
+from duewheel.prove import cancel_judge
+from duewheel.prove.cancel_judge import RequestOutcome, Source, TimerRequest, cancel_faults
 from duewheel.prove.records import (
     ArrivedReply,
     ArrivedTimer,
@@ -33,7 +33,7 @@ from duewheel.prove.records import (
 )
 
 FAULTS = (
-    *cancel_rules.FAULTS,
+    *cancel_judge.FAULTS,
     "early",
     "altered",
     "misexpired",
@@ -118,7 +118,7 @@ def _cancel_faults(
     arrived: Sequence[ArrivedTimer],
     replies: Sequence[ArrivedReply],
     rules: ProofRules,
-) -> list[cancel_rules.Fault]:
+) -> list[cancel_judge.Fault]:
     rows = [TimerRequest(r.source, r.timer_id, r.is_timer, r.cancels) for r in requests]
     outcomes = [RequestOutcome(each.source, each.stamp_ms) for each in arrived]
     outcomes += [RequestOutcome(each.source, each.stamp_ms, each.reply) for each in replies]

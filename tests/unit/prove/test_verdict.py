@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from duewheel.prove.cancel_rules import Source
+from duewheel.prove.cancel_judge import Source
 from duewheel.prove.records import ArrivedReply, ArrivedTimer, WrittenTopic
 from duewheel.prove.verdict import ProofRules, ProofVerdict, out_of_order, verdict_of
 

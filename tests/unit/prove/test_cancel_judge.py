@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duewheel.prove.cancel_rules import (
+from duewheel.prove.cancel_judge import (
     FAULTS,
     Fault,
     RequestOutcome,
