@@ -118,12 +118,12 @@ class Policy(ABC):
     Attributes:
         name: in metrics, in the log, and as the code of its dead letters.
         refusal: the sentence of its dead letters; empty if it forbids no row.
-        asked_last: it counts the rows that all others let leave now.
+        is_last: it follows all others, and counts the rows that they let leave now.
     """
 
     name: str
     refusal: str = ""
-    asked_last = False
+    is_last = False
 
     @classmethod
     def configured(cls, settings: PolicySettings) -> Self | None:

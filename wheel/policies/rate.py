@@ -37,7 +37,7 @@ class Rate(Policy):
     per_second: Mapping[str, float]  # of this shard, by target
     lead_ms: int = 1_000
     name = "rate"
-    asked_last = True
+    is_last = True
     refusal = (
         "more timers wait for its target than may leave, at the target's `rate`, within half of "
         "`timer.roll_window`"

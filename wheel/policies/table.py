@@ -19,8 +19,8 @@ def _kinds() -> Iterator[type[Policy]]:
         yield from (kind for kind in kinds if kind is not Policy)
 
 
-# By the names of their modules, but what is asked last behind all others
-POLICIES = sorted(_kinds(), key=lambda kind: kind.asked_last)
+# In the order of their modules; `is_last` follows all others.
+POLICIES = sorted(_kinds(), key=lambda kind: kind.is_last)
 
 
 def configured(settings: PolicySettings) -> tuple[Policy, ...]:
