@@ -13,24 +13,83 @@ ConfigError for a condition that is wrong, and as the command does.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from duewheel.api.columns import batches_of, schema_of
 from duewheel.api.dead_letters import DeadLetterFilter, DeadLetterSummary
-from duewheel.api.model import Result
+from duewheel.api.model import RequestFields, Result
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter
 from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary
-from duewheel.config.settings import load
+from duewheel.config.settings import Settings, load
 from duewheel.ops.dead_letters.listing import list_letters
 from duewheel.ops.receipts import list_receipts
 from duewheel.ops.timers.pending import list_timers
 
 Condition = str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableList:
+    """A list of a shard as a table, read as far as it is iterated.
+
+    Attributes:
+        row: has the columns.
+        conditions: has the conditions.
+    """
+
+    row: type[Result]
+    conditions: type[RequestFields]
+    _rows: Callable[[Settings, Any, int], Iterator[Result]]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return schema_of(self.row)
+
+    def wanted(self, conditions: Mapping[str, Condition]) -> RequestFields:
+        """The conditions, checked.
+
+        Raises:
+            ConfigError: there is no such condition, or its value is wrong.
+        """
+        names = {"since": "from", "until": "to"}
+        given = {name: each for name, each in conditions.items() if each is not None}
+        return self.conditions.of({names.get(name, name): each for name, each in given.items()})
+
+    def batches(
+        self, config: str | Path | None, limit: int | None, conditions: Mapping[str, Condition]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows that match, some thousand at a time; arguments as of `pending_table`."""
+        wanted, most = self.wanted(conditions), limit or sys.maxsize
+        rows = self._rows(load(config), wanted, most)
+        yield from batches_of(self.row, islice(rows, limit))
+
+    def table(
+        self, config: str | Path | None, limit: int | None, conditions: Mapping[str, Condition]
+    ) -> pa.Table:
+        """All of `batches`."""
+        return pa.Table.from_batches(self.batches(config, limit, conditions), self.schema)
+
+
+LISTS = {
+    "pending": TableList(TimerSummary, TimerFilter, list_timers),
+    "receipts": TableList(
+        DeliveryReceipt, ReceiptFilter, lambda settings, wanted, _: list_receipts(settings, wanted)
+    ),
+    "dead-letters": TableList(
+        DeadLetterSummary,
+        DeadLetterFilter,
+        lambda settings, wanted, _: list_letters(settings, wanted),
+    ),
+}
+"""The lists by name."""
 
 
 def pending_table(
@@ -43,9 +102,7 @@ def pending_table(
         limit: how many rows at most.
         conditions: topic, id, key, key_base64, tag, level, since, until.
     """
-    wanted = TimerFilter.of(_fields(conditions))
-    rows = list_timers(load(config), wanted, limit or sys.maxsize)
-    return _table(TimerSummary, rows, limit)
+    return LISTS["pending"].table(config, limit, conditions)
 
 
 def receipts_table(
@@ -57,8 +114,7 @@ def receipts_table(
         config, limit: as of `pending_table`.
         conditions: id, target, since, until.
     """
-    wanted = ReceiptFilter.of(_fields(conditions))
-    return _table(DeliveryReceipt, list_receipts(load(config), wanted), limit)
+    return LISTS["receipts"].table(config, limit, conditions)
 
 
 def dead_letters_table(
@@ -70,15 +126,4 @@ def dead_letters_table(
         config, limit: as of `pending_table`.
         conditions: code, since.
     """
-    wanted = DeadLetterFilter.of(_fields(conditions))
-    return _table(DeadLetterSummary, list_letters(load(config), wanted), limit)
-
-
-def _fields(conditions: dict[str, Condition]) -> dict[str, Condition]:
-    names = {"since": "from", "until": "to"}
-    given = {name: each for name, each in conditions.items() if each is not None}
-    return {names.get(name, name): each for name, each in given.items()}
-
-
-def _table(row: type[Result], rows: Iterable[Result], limit: int | None) -> pa.Table:
-    return pa.Table.from_batches(batches_of(row, islice(rows, limit)), schema_of(row))
+    return LISTS["dead-letters"].table(config, limit, conditions)

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -385,7 +385,8 @@ def test_programs_run(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(producer, "AnswerReader", QuickAnswers)
     monkeypatch.setattr(producer, "MessageReader", QuickMessages)
     monkeypatch.setattr(tables, "load", lambda _: None)
-    monkeypatch.setattr(tables, "list_timers", lambda *_: iter(()))
+    none = replace(tables.LISTS["pending"], _rows=lambda *_: iter(()))
+    monkeypatch.setitem(tables.LISTS, "pending", none)
     exec(compile(snippet.text, str(snippet), "exec"), {"__name__": "__main__"})
     for topic, headers in QuickKafka.written:
         timed = producer.has_due_time([(name, b"1") for name in headers])

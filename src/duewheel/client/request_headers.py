@@ -17,6 +17,7 @@ from duewheel.errors import InvalidTimer
 from duewheel.schemas.header_names import (
     ANSWER,
     DELIVERED,
+    DROP_IN,
     ERROR,
     ERROR_CODE,
     EXPIRES_MS,
@@ -34,6 +35,7 @@ from duewheel.schemas.name_patterns import may_name_topic
 TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
 # The headers of a delivery, a reply or a dead letter. In a request only the id has a meaning.
 _ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
+_REQUESTING = REQUEST.keys() | {name for names in DROP_IN.values() for name in names}
 # What to do in place of a reserved header.
 _BY_ARGUMENT = "use the corresponding argument"
 BY_COLUMNS = "a row of an outbox requests by its columns alone (docs/outbox.md)"
@@ -95,6 +97,20 @@ def timer_headers(
     if if_pending is not None:
         request.append(_if_pending_header(if_pending, when, id))
     return [*request, *target(topic, partition, timer_topic)]
+
+
+def rejected_headers(
+    reason: str, topic: str | None, id: str | None, headers: Iterable[NonNullHeader]
+) -> list[NonNullHeader]:
+    """The headers of a record for a message that makes no timer: ingest rejects it (`bad_header`),
+    because the reason is in place of the due time. Headers that request something are left out.
+    """
+    record = [header for header in headers if header[0] not in _REQUESTING]
+    if id is not None:
+        record.append((NAME_OF[Request.TIMER_ID], id.encode()))
+    if topic is not None:
+        record.append((NAME_OF[Request.TARGET_TOPIC], topic.encode()))
+    return [*record, (NAME_OF[Request.DELIVER_AT], reason.encode())]
 
 
 def _last_ms(expires_at: datetime | int, when: DueTime | RecurringTime, due_ms: int | None) -> int:

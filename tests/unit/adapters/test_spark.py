@@ -1,0 +1,83 @@
+"""The data source of Spark, as far as it needs no session; integration/test_spark_source.py has the
+rest.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+from tests.harness.config_file import small_settings
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0, TimerRow
+
+from duewheel.adapters.spark import DuewheelSource
+from duewheel.client.request_headers import rejected_headers
+
+COUNT = 100
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Of a shard that was stopped, with a timer each second."""
+    settings = small_settings(tmp_path / "data")
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(*(TimerRow(0, n, NOW_MS + 1000 * n) for n in range(1, COUNT + 1)))
+    world.stop()
+    path = tmp_path / "duewheel.toml"
+    path.write_text(
+        f'[storage]\ndata_dir = "{tmp_path / "data"}"\n'
+        '[timer]\ntopics = ["timers"]\nslots = 100_000\nroll_window = "1h"\nmargin = "5m"\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("conditions", "count"),
+    [
+        ({}, COUNT),
+        ({"since": str(NOW_MS + 50_001)}, 50),
+        ({"until": "2027-01-15T08:00:50Z", "topic": "bills", "level": "1"}, 0),
+        ({"until": "2027-01-15T08:00:50Z", "topic": "bills"}, 25),
+    ],
+)
+def test_the_options_of_a_table_are_conditions(
+    config: Path, conditions: dict[str, str], count: int
+) -> None:
+    options = {"table": "pending", "config": str(config), **conditions}
+    source = DuewheelSource(options)
+    batches: Iterator[Any] = source.reader(StructType()).read(InputPartition(None))
+    assert sum(len(batch) for batch in batches) == count
+    assert source.schema().startswith("`id` string, `source` string, `due` timestamp, ")
+
+
+def test_a_message_that_makes_no_timer_requests_nothing_but_its_rejection() -> None:
+    own = [("own", b"1"), ("TIMER_DEL_UNIQKEY", b"x"), ("scheduler-epoch", b"1"), ("DELAY", b"1")]
+    assert rejected_headers("because", "a topic!", "id", own) == [
+        ("own", b"1"),
+        ("UNIQ_KEY", b"id"),
+        ("REAL_TOPIC", b"a topic!"),
+        ("TIMER_DELIVER_MS", b"because"),
+    ]
+
+
+def test_a_session_that_looks_for_data_sources_imports_little() -> None:
+    """Spark imports it for every application in whose Python duewheel is."""
+    code = "import pyspark_duewheel, sys; print(*sys.modules); pyspark_duewheel.DefaultSource"
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"kafka", "pydantic", "pyarrow", "duewheel.tables"} & set(run.stdout.split())
+
+
+def test_it_hides_no_other_data_source_where_pyspark_is_too_old() -> None:
+    code = "import sys; sys.modules['pyspark.sql.datasource'] = None; import pyspark_duewheel as m"
+    command = [sys.executable, "-P", "-c", f"{code}; print(hasattr(m, 'DefaultSource'))"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
