@@ -192,7 +192,7 @@ def audit(
 ) -> int:
     """Check that ingest accepts and rejects messages as the documented rules say.
 
-    `--from last` continues at the end of the last audit. Exit code 1: a finding.
+    `--from last` begins where audits end without a gap. Exit code 1: a finding.
     """
     from duewheel.audit.run import Wanted, run_audit
 

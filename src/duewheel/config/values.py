@@ -29,7 +29,9 @@ _SIZE = re.compile(r"(\d+)\s*([a-zA-Z]*)")
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,\[\]]+):(\d{1,5})")
 # Options with such names or values are secret: `config check` and errors show stars.
 _SECRET_NAME = re.compile(
-    r"pass(word|phrase|wd)|secret|token|credential|jaas|(^|[._-])(api)?key$", re.IGNORECASE
+    r"pass(word|phrase|wd)|secret|token|credential|jaas|(^|[._-])(api)?key$"
+    r"|(access|account)[._-]?key",
+    re.IGNORECASE,
 )
 _NO_SECRET_NAME = re.compile(r"_(file|provider)$")  # a path, a function
 _SECRET_VALUE = re.compile(r"(pass(word|phrase)|secret|token)\s*=", re.IGNORECASE)

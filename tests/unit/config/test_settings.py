@@ -374,6 +374,8 @@ def test_what_is_no_rate_is_named(text: str | int) -> None:
 def test_names_of_secrets() -> None:
     for name in ("sasl_plain_password", "ssl.keystore.key", "spark.x.token", "sasl.jaas.config"):
         assert is_secret(name)
+    for name in ("spark.hadoop.fs.s3a.access.key", "spark.hadoop.fs.azure.account.key.shop.blob"):
+        assert is_secret(name)
     for name in ("request_timeout_ms", "security.protocol", "ssl.keystore.location", "key.count"):
         assert not is_secret(name)
 
