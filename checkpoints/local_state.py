@@ -1,5 +1,5 @@
 """The files as a start finds them, and the record of dequeue's decision which of them are kept
-(wheel/recovery/decision.py).
+(wheel/recovery/kept_files.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RecoveryRecord(StateFile):
 
     file_name: ClassVar[str] = FILE_NAME
 
-    case: str  # as in decision.py
+    case: str  # as in kept_files.py
     keep: Keep
     generation: int  # number of this recovery; files of this generation need no further step
     boot_id: str  # of the host, at the decision

@@ -15,7 +15,7 @@ try a start: a standby after silence or a promotion (`Verdict` in wheel/dequeue/
 empty directory again and again (src/duewheel/runtime/dequeue_process.py). Of two directories that
 may own the shard, the later one's claim fences the other.
 
-This module changes nothing. wheel/recovery/decision.py decides which local files are kept.
+This module changes nothing. wheel/recovery/kept_files.py decides which local files are kept.
 """
 
 from __future__ import annotations

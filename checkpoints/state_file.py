@@ -287,7 +287,7 @@ class State:
         self._words[FieldIndex.DAMAGE] = max(self.damage, damage)
         self.sync()
 
-    # ---- recovery: see wheel/recovery/decision.py ----------------------------------------
+    # ---- recovery: see wheel/recovery/kept_files.py ----------------------------------------
 
     @property
     def generation(self) -> int:

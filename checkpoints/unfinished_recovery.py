@@ -1,4 +1,4 @@
-"""Which part of a recovery is unfinished (wheel/recovery/decision.py has the decision).
+"""Which part of a recovery is unfinished (wheel/recovery/kept_files.py has the decision).
 
 `duewheel health` reads it every few seconds: the module and its imports are light.
 """

@@ -28,8 +28,8 @@ LEVEL_MAX = 255  # one byte on disk
 ANY_TIME = -(2**62)  # not_before_ms of a row that does not wait
 ANY_OFFSET = -1  # named_offset of a cancel that matches all timers of its id
 NO_SLOT = -(2**62)  # chase_slot of a user's cancel
-NEVER = 2**62  # not_before_ms of a row that must not go to its target
-DROPPED = NEVER + 1  # the same, of one that becomes no dead letter either
+NEVER = 2**62  # not_before_ms of a row that must not go to its target: above all instants
+DROPPED = NEVER + 1  # the same, of one that becomes no dead letter either: above NEVER
 NO_POLICY = -1  # policy of a row that no policy postpones
 
 TopicPartition = tuple[str, int]

@@ -19,9 +19,9 @@ import pyarrow.compute
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.columns import Column, lengths, take
 from duewheel.schemas.header_names import Request
-from duewheel.schemas.name_patterns import for_arrow
 from duewheel.schemas.request.due_times import NO_DELAY
 from duewheel.schemas.request.headers import MODES, Field, Int8, rows_of
+from duewheel.schemas.request.open_targets import closed_targets
 from duewheel.schemas.request.topic_settings import DEAD_LETTER, NATIVE, TopicContract
 
 _pa: Any = pa
@@ -57,33 +57,13 @@ class RowSettings:
         return self._of_rows([place.get(target, -1) for target in given], np.int32), named
 
     def closed_targets(self, target: pa.DictionaryArray[Any, Any]) -> Bool:
-        """Rows whose topic is not open for their target. A null target is a defect of its own."""
+        """Rows whose topic is not open for their target: open_targets.py."""
         opened = [each.listed_targets for each in self.contracts]
         lists = {regex: place for place, regex in enumerate(dict.fromkeys(opened))}
         if lists.keys() <= {None}:
             return np.zeros(len(self.partition), np.bool_)
-        names = target.dictionary
         list_of = self._of_rows([lists[regex] for regex in opened], np.int32)
-        name_of = np.asarray(_pc.fill_null(target.indices, len(names)))
-        is_open = np.ones(len(self.partition), np.bool_)
-        # Each list is matched against the names that its own topics request: one producer may
-        # request any number. The last verdict is for no name. A topic's own target is no part of
-        # its list: 1,000 mapped topics would have 1,000 lists.
-        for regex, place in lists.items():
-            if regex is not None:
-                rows = np.flatnonzero(list_of == place)
-                verdicts = np.ones(len(names) + 1, np.bool_)
-                verdicts[name_of[rows]] = False
-                some = np.flatnonzero(~verdicts[:-1])
-                own_names = names.take(_pa.array(some))
-                verdicts[some] = np.asarray(_pc.match_substring_regex(own_names, for_arrow(regex)))
-                verdicts[-1] = True
-                is_open[rows] = verdicts[name_of[rows]]
-        own, named = self.default_targets
-        own_place = _pc.index_in(names, value_set=_pa.array(named, names.type))
-        of_names = np.append(np.asarray(_pc.fill_null(own_place, len(named))), len(named))
-        closed: Bool = ~(is_open | (of_names[name_of] == own))
-        return closed
+        return closed_targets(target, list_of, list(lists), *self.default_targets)
 
     def delay_ms(self, excepted: Bool) -> Int64 | None:
         """The delay of rows without a requested time, or NO_DELAY; None if no topic has one. Copies

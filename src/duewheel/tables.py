@@ -21,13 +21,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from duewheel.api.columns import batches_of, schema_of
+from duewheel.api.arrow_columns import batches_of, schema_of
 from duewheel.api.dead_letters import DeadLetterFilter, DeadLetterSummary
 from duewheel.api.model import RequestFields, Result
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter
 from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary
 from duewheel.config.settings import Settings, load
+from duewheel.errors import ConfigError
 from duewheel.ops.dead_letters.listing import list_letters
 from duewheel.ops.receipts import list_receipts
 from duewheel.ops.timers.pending import list_timers
@@ -67,9 +68,11 @@ class TableList:
         self, config: str | Path | None, limit: int | None, conditions: Mapping[str, Condition]
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows that match, some thousand at a time; arguments as of `pending_table`."""
-        wanted, most = self.wanted(conditions), limit or sys.maxsize
-        rows = self._rows(load(config), wanted, most)
-        yield from batches_of(self.row, islice(rows, limit))
+        most = sys.maxsize if limit is None else limit
+        if most < 1:
+            raise ConfigError("limit: at least 1")
+        rows = self._rows(load(config), self.wanted(conditions), most)
+        yield from batches_of(self.row, islice(rows, most))
 
     def table(
         self, config: str | Path | None, limit: int | None, conditions: Mapping[str, Condition]

@@ -38,7 +38,7 @@ from duewheel.streaming.batch_attempt import FILE_NAME as BATCH_LIMIT_FILE
 from duewheel.streaming.batch_attempt import Attempt
 from duewheel.streaming.batch_plan import ROWS_MIN, rows_after_failure
 from duewheel.streaming.spark_checkpoint import resume_point
-from duewheel.wheel.recovery.decision import decide
+from duewheel.wheel.recovery.kept_files import decide
 
 Change = Callable[[st.DataObject, bytes], bytes]
 

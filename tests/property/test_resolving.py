@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from duewheel.schemas.batches import ANY_OFFSET, NO_SLOT
-from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, PAIRS_AT_ONCE, Cancels, Timers, resolve
+from duewheel.wheel.append.cancel_matches import NO_CANCEL, PAIRS_AT_ONCE, Cancels, Timers, resolve
 from duewheel.wheel.storage.cancel_log import (
     ALREADY_DELIVERED,
     CANCELLED,

@@ -55,14 +55,14 @@ PLANTED = {
     "no-guard": Planted(
         "1",
         "slots are closed while the host's clock is ahead of the brokers'",
-        "wheel/dequeue/clock_guard.py",
+        "wheel/dequeue/closing_guard.py",
         "        return None if self.blocks_closing else now_ms\n",
         "        return now_ms\n",
     ),
     "guard-by-host-time": Planted(
         "1",
         "the brokers' clock is followed by the host's, not by boottime",
-        "wheel/dequeue/clock_guard.py",
+        "wheel/dequeue/closing_guard.py",
         "        self._clock = clock\n",
         "        self._clock = clock\n"
         "        vars(self)['_clock'] = type('', (), {'now_ms': clock.now_ms})()\n"
@@ -447,7 +447,7 @@ PLANTED = {
     "power-survived": Planted(
         "2",
         "after a loss of power everything is kept",
-        "wheel/recovery/decision.py",
+        "wheel/recovery/kept_files.py",
         "keep = Keep.DURABLE if local.durable and local.durable.close else Keep.NOTHING",
         "keep = Keep.ALL",
     ),
@@ -462,14 +462,14 @@ PLANTED = {
     "half-slot-c": Planted(
         "3",
         "the close page of a lost directory has no C of the half slot",
-        "wheel/recovery/decision.py",
+        "wheel/recovery/kept_files.py",
         "marks = {p: part.closed_mark for p, part in progress.partitions.items()}",
         "marks = marks_before",
     ),
     "half-slot-open": Planted(
         "3",
         "the half-delivered slot is open after a loss",
-        "wheel/recovery/decision.py",
+        "wheel/recovery/kept_files.py",
         "marks_before, progress.closed_slot, marks)",
         "marks_before, progress.delivered_slot, marks)",
         test="unit/wheel/recovery/test_startup.py::test_files_older_than_the_progress_are_kept_and_completed",
@@ -477,14 +477,14 @@ PLANTED = {
     "half-slot-forgotten": Planted(
         "3",
         "D is forgotten by a start",
-        "wheel/recovery/decision.py",
+        "wheel/recovery/kept_files.py",
         "keep, close, slot, half)",
         "keep, close, slot, {})",
     ),
     "any-close-page": Planted(
         "3",
         "a close page is kept though the progress does not follow from it",
-        "wheel/recovery/decision.py",
+        "wheel/recovery/kept_files.py",
         "part.half_mark is None or part.closed_slot > base.lower for",
         "True for",
         test="unit/wheel/recovery/test_startup.py::test_files_that_cannot_have_led_to_the_progress_are_not_kept",
@@ -492,7 +492,7 @@ PLANTED = {
     "parted-marks": Planted(
         "2",
         "what a copy has taken apart from the owner is kept",
-        "wheel/recovery/decision.py",
+        "wheel/recovery/kept_files.py",
         "return all(mark <= (later.get(p) or 0) for p, mark in marks.items())",
         "return True",
         test="unit/wheel/recovery/test_rebuild.py::test_a_copy_that_took_rows_under_a_claim_that_nobody_saw",
@@ -500,7 +500,7 @@ PLANTED = {
     "range-start": Planted(
         "3",
         "delivery goes on below the range that was kept",
-        "wheel/recovery/decision.py",
+        "wheel/recovery/kept_files.py",
         "close, slot = base, max(slot, base.lower)",
         "close, slot = base, slot",
         test="unit/wheel/recovery/test_startup.py::test_after_a_kill_delivery_goes_on_in_the_closed_range",
@@ -516,7 +516,7 @@ PLANTED = {
     "pending-keep": Planted(
         "2",
         "a recovery that was not finished may keep more the next time",
-        "wheel/recovery/decision.py",
+        "wheel/recovery/kept_files.py",
         "return min(keep, local.pending.keep) if local.pending else keep",
         "return keep",
         test="unit/wheel/recovery/test_startup.py::test_what_was_decided_to_be_given_up_stays_given_up",
@@ -524,7 +524,7 @@ PLANTED = {
     "undone": Planted(
         "2",
         "a recovery that was not carried out is forgotten",
-        "wheel/recovery/decision.py",
+        "wheel/recovery/kept_files.py",
         "whole = close == local.close and not local.undone",
         "whole = close == local.close",
         test="unit/wheel/recovery/test_startup.py::test_after_a_kill_delivery_goes_on_in_the_closed_range",

@@ -18,7 +18,7 @@ DEALING = "ops/reshard.py"
 RECORDS = "checkpoints/reshard_records.py"
 PROGRESS = "checkpoints/progress.py"
 OWNERSHIP = "checkpoints/ownership.py"
-RECOVERY = "wheel/recovery/decision.py"
+RECOVERY = "wheel/recovery/kept_files.py"
 RECOVERING = "wheel/recovery/rebuild.py"
 
 DEALT = "unit/wheel/recovery/test_resharding.py::"

@@ -45,7 +45,7 @@ from duewheel.wheel.admin.change_settings import commit, require_owned
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.inspect.snapshot import Snapshot
 from duewheel.wheel.publisher_protocol import Publisher
-from duewheel.wheel.recovery.decision import decide
+from duewheel.wheel.recovery.kept_files import decide
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, slots_in
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.message_store import Prefixes

@@ -31,7 +31,7 @@ from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.schemas.partition_names import partition_name
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Publisher
-from duewheel.wheel.recovery.decision import decide
+from duewheel.wheel.recovery.kept_files import decide
 from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files

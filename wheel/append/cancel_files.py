@@ -1,4 +1,4 @@
-"""Reads and writes the files for a batch's cancels; the rules are in cancel_outcomes.py.
+"""Reads and writes the files for a batch's cancels; the rules are in cancel_matches.py.
 
 load_candidates   before engine.lock: reads the logs, which may take long
 without_dropped   likewise, in a batch with timers that `keep`: takes out those that find another
@@ -27,7 +27,7 @@ from duewheel.wheel.append.cancel_lookup import (
     Candidates,
     read_again,
 )
-from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Resolved, Timers, resolve
+from duewheel.wheel.append.cancel_matches import NO_CANCEL, Cancels, Resolved, Timers, resolve
 from duewheel.wheel.append.placement import PlacedRows
 from duewheel.wheel.append.staged_batch import StagedBatch, StagedRows
 from duewheel.wheel.slots import hour_of

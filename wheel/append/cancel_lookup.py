@@ -30,7 +30,7 @@ from duewheel.schemas.arrays import Bool, Int32, Int64, index_among
 from duewheel.schemas.batches import ANY_OFFSET, TimerBatch, TopicPartition
 from duewheel.schemas.columns import Column, choose, coded_among, lengths, take
 from duewheel.schemas.hashing import source_names
-from duewheel.wheel.append.cancel_outcomes import PAIRS_AT_ONCE, PAIRS_MAX
+from duewheel.wheel.append.cancel_matches import PAIRS_AT_ONCE, PAIRS_MAX
 from duewheel.wheel.append.id_index import ROWS_MAX, SETTLED_MAX, IdIndex, LookedUp, WantedTimers
 from duewheel.wheel.append.id_runs import CANCELLED, DELIVERED
 from duewheel.wheel.slots import hour_of

@@ -10,7 +10,7 @@ One batch:
        out (keeps.py)
     3. messages and log records are appended (staged_batch.py); nothing refers to the batch yet
     4. under engine.lock: rows of slots that were closed since 1 are written again, to the earliest
-       open slot. The cancels are resolved (cancel_outcomes.py); their outcomes and the records that
+       open slot. The cancels are resolved (cancel_matches.py); their outcomes and the records that
        they cancel are appended
     5. the commit page is written: from here on the batch exists
     6. its runs are linked into the wheel, as far as the ring reaches; the others wait in their

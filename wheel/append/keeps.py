@@ -5,7 +5,7 @@ from its own offset to the offset from which it is not pending any more (`until`
 
     cancelled before                the offset of the cancel, if that is in the batch; else none
     slot up to the bound            none: it counts as delivered. The bound is that of a cancel:
-                                    the floor; R where a timer is read again (cancel_outcomes.py)
+                                    the floor; R where a timer is read again (cancel_matches.py)
     slot up to the floor, above R   C of the partition: rows below C were taken before that slot was
                                     closed, so they found the timer pending, and find it again
     any other                       no end
@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.wheel.append.cancel_outcomes import NO_CANCEL, Cancels, Timers, count_before
+from duewheel.wheel.append.cancel_matches import NO_CANCEL, Cancels, Timers, count_before
 
 NEVER = np.iinfo(np.int64).max  # above every offset
 NOT_PENDING = -1  # below every offset

@@ -1,6 +1,6 @@
 """Reads the outcomes of cancels from the cancel log, and returns replies and chases to write.
 
-Ingest resolves each cancel as it takes it (wheel/append/cancel_outcomes.py); this module only
+Ingest resolves each cancel as it takes it (wheel/append/cancel_matches.py); this module only
 decides when a reply may leave. cancel_reply_rows.py makes its record.
 
 - A reply leaves in a transaction whose progress has C above the cancel: after any loss the cancel

@@ -40,7 +40,7 @@ from duewheel.errors import (
     TransactionTooSlow,
 )
 from duewheel.schemas.batches import TopicPartition
-from duewheel.wheel.dequeue.clock_guard import ClockGuard
+from duewheel.wheel.dequeue.closing_guard import ClosingGuard
 from duewheel.wheel.dequeue.partitioner import narrow_cuts
 from duewheel.wheel.dequeue.statistics import Totals
 from duewheel.wheel.encoded import Writes
@@ -91,7 +91,7 @@ class Committer:
         directory: DataDirectory,
         publisher: Publisher,
         clock: Clock,
-        guard: ClockGuard,
+        guard: ClosingGuard,
         totals: Totals,
         started: Started,
         beat: Callable[[], None],

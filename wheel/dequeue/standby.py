@@ -2,7 +2,7 @@
 
 Instead of the dequeue loop a *follower* runs, which never publishes. It reads the newest committed
 progress, and under engine.lock writes the mirror, then the close page derived from it
-(`close_at` in wheel/recovery/decision.py): Close(R, C_R, R or R + 1, C_R or C_{R+1}).
+(`close_at` in wheel/recovery/kept_files.py): Close(R, C_R, R or R + 1, C_R or C_{R+1}).
 
 Ingest runs as usual. While `state` says *standby*, the engine takes only rows below C of that page,
 as replayed rows (`place_replayed`). A row with the requested slot s, by its offset in a partition;
@@ -53,7 +53,7 @@ from duewheel.errors import CorruptFile, KafkaUnavailable, RecoveryPending, Reco
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import ProgressReader, Seen
-from duewheel.wheel.recovery.decision import close_at, decide_to_follow, is_older
+from duewheel.wheel.recovery.kept_files import close_at, decide_to_follow, is_older
 from duewheel.wheel.recovery.startup import publish_decision
 from duewheel.wheel.storage import garbage_collection
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory

@@ -23,7 +23,9 @@ from duewheel.schemas.request.header_values import parse_instants
 from duewheel.schemas.wire.record_reader import header_values
 from duewheel.wheel.policies.policy import DueRows, Policy, PolicySettings
 
-_HEADERS_MAX = 1_000  # of a row that is read: each takes a microsecond, beside everybody's timers
+# Each header takes a microsecond, beside everybody's timers: a row with more that has the name of
+# the header anywhere counts as expired.
+_HEADERS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)

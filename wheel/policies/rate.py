@@ -1,9 +1,10 @@
 """The policy of rates: the excess of a target's rate leaves later, and no other target waits.
 
-A timer is charged once, when it comes: `charged` rises by 1/rate, and is the timer's *turn*. If
-that is ahead of now, the timer waits: its copy returns at the turn, and leaves without a charge. So
-within any time t at most rate × (t + burst + lead) + 1 leave; after a stop also those at once whose
-turns came meanwhile. Copies that were postponed or parked before are free, as in hot_slots.py.
+A timer is charged once, when its chunk is made: `charged` rises by 1/rate, and is the timer's
+*turn*. A transaction that is aborted is tried again with the same chunk. If a turn is ahead of now,
+the timer waits: its copy returns at the turn, and leaves without a charge. So within any time t at
+most rate × (t + burst + lead) + 1 leave; after a stop also those at once whose turns came
+meanwhile. Copies that were postponed or parked before are free, as in hot_slots.py.
 
 - Order of a key: while an earlier timer's turn is ahead, a timer waits, too. `turns_ms` has the
   last turn by bucket of the key's hash. After a start both are the last turn of all, from the
@@ -72,7 +73,7 @@ class Rate(Policy):
         turns_ms = queue.turns_ms
         before_us = max(queue.charged_us, now_us - BURST_US)
         turn_us = np.rint(before_us + gap_us * (index + 1)).astype(np.int64)
-        is_over = turn_us > now_us + rows.window_ms * 500
+        is_over = turn_us > now_us + rows.window_ms * 1_000 // 2
         waits = turn_us > now_us
         waits |= slot_of(turns_ms[bucket], rows.precision_ms) >= rows.slot[mine]
         first = np.full(BUCKETS, len(mine))  # row that waits, by bucket

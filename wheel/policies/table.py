@@ -14,9 +14,11 @@ from duewheel.wheel.policies.policy import Policy, PolicySettings
 
 def _kinds() -> Iterator[type[Policy]]:
     for module in pkgutil.iter_modules(policies.__path__):
-        found = vars(importlib.import_module(f"{policies.__name__}.{module.name}")).values()
-        kinds = (each for each in found if isinstance(each, type) and issubclass(each, Policy))
-        yield from (kind for kind in kinds if kind is not Policy)
+        name = f"{policies.__name__}.{module.name}"
+        for kind in vars(importlib.import_module(name)).values():
+            is_own = isinstance(kind, type) and kind.__module__ == name
+            if is_own and issubclass(kind, Policy) and kind is not Policy:
+                yield kind
 
 
 # In the order of their modules; `is_last` follows all others.

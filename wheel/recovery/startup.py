@@ -3,7 +3,7 @@
     1. reads the newest progress without taking the shard: its owner may be alive
     2. takes the shard (which ends an open transaction of a predecessor), and reads the progress
        again
-    3. under engine.lock progress and files are compared (wheel/recovery/decision.py). Then
+    3. under engine.lock progress and files are compared (wheel/recovery/kept_files.py). Then
        are written, in this order: cancel bounds, except after a kill with a new mirror; a higher
        generation, if a recovery is necessary; recovery record; mirror; close page. The decision was
        made from the last two, so the record comes before them. A running ingest sees the generation
@@ -34,7 +34,7 @@ from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Publisher
-from duewheel.wheel.recovery.decision import Decision, decide
+from duewheel.wheel.recovery.kept_files import Decision, decide
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory

@@ -149,10 +149,10 @@ class _Sink:
         own = {name: each for name, each in options.items() if not name.startswith(_KAFKA)}
         _refuse_others("option", own, _SINK_OPTIONS)
         # Both spellings: kafka.security.protocol, as Kafka's own, and kafka.security_protocol.
-        kafka = {
-            name.removeprefix(_KAFKA).replace(".", "_"): options[name]
-            for name in options.keys() - own.keys()
-        }
+        names = {name.removeprefix(_KAFKA).replace(".", "_"): name for name in options.keys() - own}
+        if len(names) + len(own) < len(options):
+            raise ConfigError("an option of Kafka is given twice, with dots and with underscores")
+        kafka = {name: options[given] for name, given in names.items()}
         permitted = {n for n in client_defaults()["producer"] if not n.endswith("serializer")}
         _refuse_others("option of kafka-python's producer", kafka, permitted | SECRET_FILES.keys())
         if "bootstrap_servers" not in kafka or "topic" not in own:
@@ -205,7 +205,7 @@ class _Sink:
         """Hands a row over; the result waits for its acknowledgement."""
         from duewheel.client.request_headers import rejected_headers
 
-        shown = ", ".join(f"{n}={row[n]!r:.{_SHOWN_MAX}}" for n in _SHOWN if row.get(n) is not None)
+        fields = dict(row)
         target, value, key = (row.pop(name, None) for name in ("target", "value", "key"))
         headers = row.pop("headers", None) or []
         try:
@@ -219,6 +219,8 @@ class _Sink:
             arguments = {"deliver_at": due, "delay": delay, "headers": headers, **row}
             return producer.schedule(target, value, key=key, **arguments).result
         except InvalidTimer as error:
+            given = [name for name in _SHOWN if fields.get(name) is not None]
+            shown = ", ".join(f"{name}={fields[name]!r:.{_SHOWN_MAX}}" for name in given)
             reason = f"a row makes no timer: {error} ({shown})"
             if not self.keeps_bad_rows:
                 raise InvalidTimer(reason) from None
@@ -230,24 +232,20 @@ class _Sink:
             return acknowledged
 
 
-class BatchTimerWriter(DataSourceArrowWriter):
+class _Writer:
+    def __init__(self, sink: _Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self._sink.write(iterator)
+
+
+class BatchTimerWriter(_Writer, DataSourceArrowWriter):
     """Writes the rows of a DataFrame."""
 
-    def __init__(self, sink: _Sink) -> None:
-        self._sink = sink
 
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return self._sink.write(iterator)
-
-
-class StreamTimerWriter(DataSourceStreamArrowWriter):
+class StreamTimerWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the rows of a stream, batch after batch."""
-
-    def __init__(self, sink: _Sink) -> None:
-        self._sink = sink
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return self._sink.write(iterator)
 
 
 def _require_columns(schema: StructType) -> None:

@@ -46,7 +46,7 @@ def show_page(
         of: the rows' name.
     """
     if output.table:
-        from duewheel.cli.tables import write_table
+        from duewheel.cli.table_output import write_table
 
         most = limit or sys.maxsize
         write_table(output.table, row, islice(read(most), most))

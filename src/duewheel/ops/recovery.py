@@ -2,7 +2,7 @@
 
     1. reads the newest progress from Kafka without taking the shard, and the local files without a
        lock; nothing changes, and the processes may run
-    2. decides as dequeue does (wheel/recovery/decision.py), and finds ingest's start offsets
+    2. decides as dequeue does (wheel/recovery/kept_files.py), and finds ingest's start offsets
     3. reads the messages from there up to C of the close page, where dequeue would end its wait,
        and counts them as ingest would: done, or pending again
 
@@ -41,7 +41,7 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.partition_names import by_name, partition_name
 from duewheel.schemas.request.parser import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
-from duewheel.wheel.recovery.decision import Decision, decide
+from duewheel.wheel.recovery.kept_files import Decision, decide
 from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.recovery.startup import NO_PROGRESS
 from duewheel.wheel.recovery.survey import survey

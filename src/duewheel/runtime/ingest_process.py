@@ -6,7 +6,7 @@ Start, in this order:
     2. Spark's JVM starts, and on a cluster executors: they take longest, and dequeue may be
        starting beside them
     3. the engine, once dequeue has decided how this start continues
-       (wheel/recovery/decision.py) and that has been carried out (wheel/recovery/rebuild.py)
+       (wheel/recovery/kept_files.py) and that has been carried out (wheel/recovery/rebuild.py)
     4. Spark's checkpoint is compared with the engine's marks
     5. the query runs, until SIGTERM or an error; the supervisor restarts the process. Another query
        follows in the same session if topics change, or if the planning process is away. `ingest is

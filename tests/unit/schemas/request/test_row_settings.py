@@ -9,7 +9,7 @@ import pyarrow.compute
 import pytest
 
 from duewheel.schemas.columns import binary
-from duewheel.schemas.request import row_settings
+from duewheel.schemas.request import open_targets
 from duewheel.schemas.request.headers import Field
 from duewheel.schemas.request.request_columns import target_column
 from duewheel.schemas.request.row_settings import RowSettings
@@ -30,7 +30,7 @@ def test_a_list_of_targets_is_matched_with_the_names_of_its_own_topics(
             matched.append(len(values))
             return pyarrow.compute.match_substring_regex(values, regex)
 
-    monkeypatch.setattr(row_settings, "_pc", Counting())
+    monkeypatch.setattr(open_targets, "_pc", Counting())
     topics = [TopicContract(targets=(f"open{n}*",), target="own") for n in range(4)]
     # One topic requests many names; the others "open0x", and one of them its own target.
     names = [b"open0x", b"own", *(b"open1-%d" % n for n in range(50)), b"open0x", b"open0x"]

@@ -24,7 +24,7 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.wheel.append.staged_batch import StagedBatch, Written
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.recovery.decision import close_at
+from duewheel.wheel.recovery.kept_files import close_at
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check

@@ -31,7 +31,7 @@ from duewheel.errors import ConfigError, Fenced, Locked, RecoveryPending, Recove
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.recovery.decision import Decision, decide, decide_to_follow
+from duewheel.wheel.recovery.kept_files import Decision, decide, decide_to_follow
 from duewheel.wheel.recovery.startup import first_progress, start
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files

@@ -16,7 +16,7 @@ from tests.harness.timelines import FILE
 
 from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.state_file import State
-from duewheel.wheel.recovery.decision import decide
+from duewheel.wheel.recovery.kept_files import decide
 from duewheel.wheel.recovery.survey import survey
 
 

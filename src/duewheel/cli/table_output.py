@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from duewheel.api.columns import batches_of, schema_of
+from duewheel.api.arrow_columns import batches_of, schema_of
 from duewheel.api.model import Result
 from duewheel.errors import ConfigError
 

@@ -1,6 +1,6 @@
 """Lists as Arrow columns: the fields of their rows' JSON, in the same order.
 
-An instant is a timestamp in UTC, and its name has no `_ms`.
+An `InstantMs` is a timestamp in UTC, and its name has no `_ms`; a text stays one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def batches_of(row: type[Result], rows: Iterable[Result]) -> Iterator[pa.RecordB
 
 
 def _column(name: str, annotation: Any) -> pa.Field[Any]:
-    kinds = get_args(annotation) or (annotation,)
+    kinds = set(get_args(annotation) or (annotation,))
     is_nullable = type(None) in kinds
     if name in INSTANTS:
         return pa.field(name.removesuffix("_ms"), _INSTANT, nullable=is_nullable)
-    return pa.field(name, next(_TYPES[k] for k in kinds if k in _TYPES), nullable=is_nullable)
+    (kind,) = kinds - {type(None)}
+    return pa.field(name, _TYPES[kind], nullable=is_nullable)

@@ -16,7 +16,7 @@ from tests.harness.config_file import small_settings
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, TimerRow
 
-from duewheel.api.columns import batches_of, schema_of
+from duewheel.api.arrow_columns import batches_of, schema_of
 from duewheel.api.dead_letters import DeadLetterSummary
 from duewheel.api.receipts import DeliveryReceipt
 from duewheel.api.timers import TimerSummary
@@ -81,6 +81,8 @@ def test_a_table_has_the_rows_that_match(config: Path) -> None:
     assert (len(none), none.schema) == (0, schema_of(TimerSummary))
     with pytest.raises(ConfigError, match="topics"):
         pending_table(config, topics="bills")
+    with pytest.raises(ConfigError, match="limit"):
+        pending_table(config, limit=0)
 
 
 def test_columns_of_receipts_and_dead_letters() -> None:
