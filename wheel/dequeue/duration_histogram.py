@@ -18,6 +18,8 @@ MILLISECONDS = (
     *(300_000, 900_000, 3_600_000, 14_400_000),
 )
 
+_MOST = 1 << 40  # 35 years. Due times are the producers': the sum of larger ones would overflow
+
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
@@ -35,7 +37,7 @@ class Histogram:
 
     def with_values(self, values: Int64) -> Histogram:
         """Adds values; negative ones, after a clock's step, count as 0."""
-        values = np.maximum(values, 0)
+        values = np.clip(values, 0, _MOST)
         added = np.bincount(
             np.searchsorted(self.bounds, values, "left"), minlength=len(self.counts)
         )

@@ -1,11 +1,14 @@
 """Lists as Arrow columns: the fields of their rows' JSON, in the same order.
 
-An `InstantMs` is a timestamp in UTC, and its name has no `_ms`; a text stays one.
+An `InstantMs` is a timestamp in UTC, and its name has no `_ms`; a text stays one. Producers choose
+due times: one that no calendar has is the first or last instant here, because Python, pandas and
+Spark refuse a whole table for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, get_args
 
@@ -21,6 +24,10 @@ _TYPES: dict[type, pa.DataType] = {
     str: pa.string(),
 }
 _INSTANT = pa.timestamp("ms", tz="UTC")
+# A year from the ends of Python's calendar, for any zone.
+_FIRST_MS, _LAST_MS = (
+    1000 * int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (2, 9999)
+)
 
 
 def schema_of(row: type[Result]) -> pa.Schema:
@@ -32,11 +39,18 @@ def batches_of(row: type[Result], rows: Iterable[Result]) -> Iterator[pa.RecordB
     """Yields the rows of a list, some thousand at a time."""
     schema, iterator = schema_of(row), iter(rows)
     while part := list(islice(iterator, _ROWS)):
-        values = ([getattr(each, name) for each in part] for name in row.model_fields)
+        values = (_values(part, name) for name in row.model_fields)
         columns = [
             pa.array(each, type=kind) for each, kind in zip(values, schema.types, strict=True)
         ]
         yield pa.record_batch(columns, schema=schema)
+
+
+def _values(rows: list[Result], name: str) -> list[Any]:
+    values = [getattr(each, name) for each in rows]
+    if name in INSTANTS:
+        return [None if each is None else min(max(each, _FIRST_MS), _LAST_MS) for each in values]
+    return values
 
 
 def _column(name: str, annotation: Any) -> pa.Field[Any]:

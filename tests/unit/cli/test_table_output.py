@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -83,6 +84,18 @@ def test_a_table_has_the_rows_that_match(config: Path) -> None:
         pending_table(config, topics="bills")
     with pytest.raises(ConfigError, match="limit"):
         pending_table(config, limit=0)
+
+
+@pytest.mark.parametrize("due_ms", [-(10**18), 2**62 - 1])
+def test_a_due_time_that_no_calendar_has_harms_no_other_row(due_ms: int) -> None:
+    given = {"due_ms": due_ms, "delivered_ms": NOW_MS, "lateness_ms": NOW_MS - due_ms}
+    texts = dict.fromkeys(DeliveryReceipt.model_fields, "")
+    row = DeliveryReceipt.model_validate({**texts, **given, "target_partition": 0})
+    (batch,) = batches_of(DeliveryReceipt, [row])
+    (found,) = batch.to_pylist()
+    assert found["due"].astimezone(ZoneInfo("Asia/Kolkata")).year in {2, 9999}
+    assert found["delivered"] == datetime.fromtimestamp(NOW_MS / 1000, UTC)
+    batch.column("due").cast(pa.timestamp("us", "UTC"))  # as Spark has it
 
 
 def test_columns_of_receipts_and_dead_letters() -> None:

@@ -189,6 +189,13 @@ def test_a_port_in_use_is_refused_with_the_setting_and_the_address() -> None:
             pass
 
 
+def test_a_due_time_of_any_producer_keeps_the_sum_rising() -> None:
+    values = np.array([10**18] * 10 + [1])
+    once = Histogram().with_values(values)
+    assert once.total > 10 * Histogram().bounds[-1]
+    assert once.with_values(values).total == 2 * once.total
+
+
 def test_a_value_belongs_to_the_first_bound_that_it_does_not_exceed() -> None:
     known = Histogram(bounds=(10, 20), counts=(0, 0, 0))
     known = known.with_values(np.array([-5, 10, 11, 20, 21])).with_values(np.array([0, 1_000]))
