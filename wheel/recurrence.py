@@ -70,7 +70,7 @@ class Recurrence:
 
         Args:
             written_ms: the seed's timestamp, from which an interval counts.
-            after_ms: instants up to this one are not its own, but those of a timer that it
+            after_ms: due times up to this one are not its own, but those of a timer that it
                 replaces.
 
         Raises:
@@ -80,8 +80,11 @@ class Recurrence:
             self._next(written_ms, written_ms)  # refused now, not when it is resumed
             return int(PAUSED_MS)
         shift_ms = self.shift_ms(id_hash)
+        after_ms -= shift_ms
         if self.starts_ms is not None:
             written_ms, after_ms = self.starts_ms, max(after_ms, self.starts_ms - 1)
+        elif self.cron is None:
+            after_ms = max(after_ms, written_ms)
         return self._due(after_ms, written_ms, now_ms - shift_ms, shift_ms)
 
     def following(self, due_ms: int, id_hash: int, now_ms: int) -> tuple[bool, int | None]:

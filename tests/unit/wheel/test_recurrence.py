@@ -114,6 +114,21 @@ def test_a_seed_that_replaces_another_begins_behind_what_that_has_fired() -> Non
     assert SLOWEST.first(T0, T0 + HOUR_MS, 7, T0 + HOUR_MS) == T0 + 2 * HOUR_MS
 
 
+@pytest.mark.parametrize(("after_ms", "days"), [(-1, 0), (0, 1), (10 * 60_000, 1)])
+def test_a_change_loses_no_instant_that_a_jitter_has_moved_behind_it(
+    after_ms: int, days: int
+) -> None:
+    """A daily job that was set again half an hour after its instant, and before it fired."""
+    daily = Recurrence("0 8 * * *", "UTC", 0, "skip", None, None, HOUR_MS, paused=False)
+    shift_ms = daily.shift_ms(2_400_000)
+    assert shift_ms == 2_400_000
+    due_ms = T0 + shift_ms  # T0 is a day's 08:00
+    set_ms = due_ms + after_ms
+    assert daily.first(set_ms, set_ms, 2_400_000, set_ms) == due_ms + days * 24 * HOUR_MS
+    hourly = replace(SLOWEST, jitter_ms=HOUR_MS)
+    assert hourly.first(set_ms, set_ms, 2_400_000, set_ms) == set_ms + HOUR_MS + shift_ms
+
+
 def test_a_jitter_moves_all_instants_of_a_name_alike() -> None:
     recurrence = replace(SLOWEST, jitter_ms=600_000)
     shifts = set()
