@@ -29,6 +29,7 @@ from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join, take
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.name_patterns import TimerTopics, may_name_topic
+from duewheel.schemas.partition_names import record_named
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
 from duewheel.schemas.wire.record_codec import framed, header_name
@@ -37,7 +38,6 @@ from duewheel.schemas.wire.single_record import Header
 _TOPIC = NAME_OF[Request.TARGET_TOPIC]
 _PARTITION = NAME_OF[Request.TARGET_PARTITION]
 _DELIVERED = (names.DUE_MS, names.TIMER_ID, names.ROLL_TIMES)  # beside TIMER_SOURCE
-_SOURCE = re.compile(r"(.+)-([0-9]{1,9})@([0-9]{1,19})")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 # Never replayed. A new record has another offset, and could fulfil the rule by accident; a batch
 # that was not read has no content to write again.
@@ -177,22 +177,25 @@ class DeadLetter:
         topic is no target of timers, but takes replies. `why_no_target` returns the rule that
         forbids a target to the timers of a timer topic.
         """
-        source = _SOURCE.fullmatch(self.source)
-        if not self.code or source is None:
+        try:
+            (timer_topic, timer_partition), _ = record_named(self.source)
+            if not self.code:
+                raise ValueError("there is no reason")
+        except ValueError:
             return Refusal("not_a_dead_letter", "TIMER_ERROR_CODE or TIMER_SOURCE is missing")
         if (lost := self._why_never()) is not None:
             return Refusal(self.code, lost)
         topic = to_topic or self._added.get(_TOPIC)
         if topic is None:
-            return self._to_timer_topic(source[1], int(source[2]), timer_topics)
+            return self._to_timer_topic(timer_topic, timer_partition, timer_topics)
         number = None if to_topic else self._added.get(_PARTITION)
         is_number = _NUMBER.fullmatch(number or "0") and int(number or "0") < 2**31
         if not may_name_topic(topic) or not is_number:
             return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is malformed")
         # In a rejected message the header is the producer's, who may write no replies.
         is_answer = _TOPIC in self._added and names.ANSWER in dict(self.message_headers)
-        timer_topic = None if to_topic else source[1]
-        refusal = None if is_answer and topic == reply_topic else why_no_target(timer_topic, topic)
+        rules_of = None if to_topic else timer_topic
+        refusal = None if is_answer and topic == reply_topic else why_no_target(rules_of, topic)
         if refusal is not None:
             return refusal
         partition = int(number) if number else NO_PARTITION

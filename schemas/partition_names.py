@@ -1,11 +1,17 @@
-"""Partitions as Kafka's tools name them: `orders-3` is partition 3 of the topic orders."""
+"""Partitions as Kafka's tools name them: `orders-3` is partition 3 of the topic orders, and
+`orders-3@17` its record at offset 17.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
+
+_PARTITION = re.compile(r"(.+)-([0-9]{1,9})")
+_RECORD = re.compile(r"(.+)@([0-9]{1,19})")
 
 
 def partition_name(partition: tuple[str, int]) -> str:
@@ -18,13 +24,36 @@ def partition_name(partition: tuple[str, int]) -> str:
 
 
 def partition_named(name: str) -> tuple[str, int]:
-    """Returns the partition of a name that `partition_name` has made.
+    """Returns the partition of a name.
 
     >>> partition_named("a-b-3")
     ('a-b', 3)
+
+    Raises:
+        ValueError: it names none.
     """
-    topic, _, number = name.rpartition("-")
+    topic, number = _parts(_PARTITION, name)
     return topic, int(number)
+
+
+def record_named(name: str) -> tuple[tuple[str, int], int]:
+    """Returns partition and offset of a record's name.
+
+    >>> record_named("a-b-3@17")
+    (('a-b', 3), 17)
+
+    Raises:
+        ValueError: it names none.
+    """
+    partition, offset = _parts(_RECORD, name)
+    return partition_named(partition), int(offset)
+
+
+def _parts(pattern: re.Pattern[str], name: str) -> tuple[str, ...]:
+    match = pattern.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name!r} is no name of a partition or record")
+    return match.groups()
 
 
 def by_name(values: Mapping[tuple[str, int], T]) -> dict[str, T]:

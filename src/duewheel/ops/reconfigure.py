@@ -8,7 +8,6 @@ running shard may make its report outdated.
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +40,7 @@ from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import wanted_settings
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
-from duewheel.schemas.partition_names import by_name
+from duewheel.schemas.partition_names import by_name, partition_named, record_named
 from duewheel.wheel.admin.accept_loss import KafkaTopics, Loss, accept, losses
 from duewheel.wheel.admin.change_settings import Plan, Rotation, commit, plan, take
 from duewheel.wheel.admin.skip_records import skip as plan_skip
@@ -240,18 +239,14 @@ def _topics(admin: KafkaAdmin, names: Iterable[str]) -> KafkaTopics:
 
 
 def _partition(name: str) -> TopicPartition:
-    topic, number = _parts("--accept-loss", name, r"(.+)-([0-9]+)", "topic-partition")
-    return topic, int(number)
+    try:
+        return partition_named(name)
+    except ValueError:
+        raise ConfigError(f"--accept-loss {name}: write it as topic-partition") from None
 
 
 def _record(name: str) -> tuple[TopicPartition, int]:
-    pattern, form = r"(.+)-([0-9]+)@([0-9]+)", "topic-partition@offset"
-    topic, number, offset = _parts("--skip", name, pattern, form)
-    return (topic, int(number)), int(offset)
-
-
-def _parts(option: str, name: str, pattern: str, form: str) -> tuple[str, ...]:
-    matched = re.fullmatch(pattern, name)
-    if matched is None:
-        raise ConfigError(f"{option} {name}: write it as {form}")
-    return matched.groups()
+    try:
+        return record_named(name)
+    except ValueError:
+        raise ConfigError(f"--skip {name}: write it as topic-partition@offset") from None

@@ -22,7 +22,7 @@ from duewheel.errors import ConfigError
 from duewheel.ops.files import open_files
 from duewheel.ops.named_timer_topic import decoded_handle
 from duewheel.ops.pages import page_of_parts
-from duewheel.schemas.partition_names import partition_named
+from duewheel.schemas.partition_names import record_named
 from duewheel.wheel.inspect.listing import (
     CANDIDATES_MAX,
     Filter,
@@ -169,5 +169,5 @@ def handle_of(timer: PendingTimer) -> str | None:
 
 def source_of(timer: PendingTimer) -> tuple[str, int, int]:
     """Returns the timer topic, the partition and the offset of a timer's first copy."""
-    name, _, offset = timer.source.rpartition("@")
-    return *partition_named(name), int(offset)
+    partition, offset = record_named(timer.source)
+    return *partition, offset
