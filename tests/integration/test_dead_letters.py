@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from tests.harness.sparkless_shard import Message, SparklessShard, failing_third
 from tests.harness.topics import alter
 
 from duewheel import factory
-from duewheel.api.dead_letters import DeadLetterFilter
+from duewheel.api.dead_letters import DeadLetterFilter, ReplayFilter
 from duewheel.clock import SystemClock
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import load
@@ -27,6 +29,7 @@ from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import transactional_producer
 from duewheel.kafka.ledger.transactional_producer import commit_all
 from duewheel.ops.dead_letters.listing import list_letters, one_letter
+from duewheel.ops.dead_letters.replay import replay
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka
@@ -310,6 +313,31 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
     assert shard.outcomes(to_topic=shard.target) == (45 - len(before), {})
     assert values(shard, shard.target) == list(range(45))
     assert shard.outcomes(to_topic=shard.target) == (0, {})
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("shard", [3], indirect=True)
+def test_a_replay_draws_nothing_and_tells_its_caller_how_far_it_is(
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server replays, too: a bar in its terminal would be drawn over its log."""
+    numbered(shard, 45)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    told: list[tuple[int, int]] = []
+    wanted, clock = ReplayFilter(), SystemClock()
+    replay(
+        *(shard.settings, clock, wanted),
+        dry_run=True,
+        chunk_records=10,
+        advanced=lambda done, total: told.append((done, total)),
+    )
+    assert terminal.getvalue() == ""
+    assert told == sorted(told)
+    assert told[0][0] < told[-1][0] == told[-1][1]
 
 
 @pytest.mark.parametrize("shard", [3], indirect=True)

@@ -14,6 +14,7 @@ from duewheel.cli.pages import show_page, with_page
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
+from duewheel.osutil.terminal import bar_of_count
 
 
 @click.group(cls=CommandGroup)
@@ -73,6 +74,7 @@ def dlq_replay(settings: Settings, wanted: ReplayFilter, *, dry_run: bool, outpu
     """
     from duewheel.ops.dead_letters.replay import replay
 
-    result = replay(settings, SystemClock(), wanted, dry_run=dry_run)
+    with bar_of_count("dead letters") as advanced:
+        result = replay(settings, SystemClock(), wanted, dry_run=dry_run, advanced=advanced)
     output.show(result)
     return 1 if result.refused else 0

@@ -55,6 +55,14 @@ def bar_of_bytes(text: str) -> Iterator[Callable[[int, int], None] | None]:
         yield draw
 
 
+@contextmanager
+def bar_of_count(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A function that draws how many are done, of all."""
+    with progress_bar() as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 class Steps:
     """A bar for work of several steps, made by `steps`."""
 

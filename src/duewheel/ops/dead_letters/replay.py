@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-
-import structlog
 
 from duewheel import factory
 from duewheel.api.dead_letters import Replayed, ReplayFilter
@@ -32,7 +30,6 @@ from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.acceptance import NOT_ALLOWED
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
 from duewheel.ops.pages import place_text
-from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
@@ -41,7 +38,7 @@ from duewheel.schemas.request.preview import previews_of
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.target_rules import Reason, Target, reason_text
 
-log = structlog.get_logger(__name__)
+Advanced = Callable[[int, int], None]  # called with the number of offsets that are read, of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +55,10 @@ def replay(
     *,
     dry_run: bool,
     chunk_records: int = CHUNK_RECORDS,
+    advanced: Advanced = lambda _done, _total: None,
 ) -> Replayed:
     """Replays the wanted dead letters that have not been replayed, up to `chunk_records` in each
-    transaction; a dry run only counts them.
+    transaction; a dry run only counts them. Calls `advanced` after each.
 
     Raises:
         ConfigError: `to_topic` is one of duewheel's own topics, or does not exist.
@@ -70,7 +68,7 @@ def replay(
     """
     with (
         dead_letter_reader(settings, chunk_records) as reader,
-        closing(_Replay(settings, clock, wanted, reader, dry_run=dry_run)) as job,
+        closing(_Replay(settings, clock, wanted, reader, advanced, dry_run=dry_run)) as job,
     ):
         return job.run()
 
@@ -84,11 +82,12 @@ class _Replay:
         clock: Clock,
         wanted: ReplayFilter,
         reader: DeadLetterReader,
+        advanced: Advanced,
         *,
         dry_run: bool,
     ) -> None:
         self._settings, self._clock, self._wanted = settings, clock, wanted
-        self._reader, self._dry_run = reader, dry_run
+        self._reader, self._advanced, self._dry_run = reader, advanced, dry_run
         self._contract = factory.contract(settings)
         self._refusals: dict[tuple[str | None, str], Refusal | None] = {}
         # One partition of each target for letters without key and request.
@@ -146,17 +145,15 @@ class _Replay:
             partition: (max(start, run.position.start(partition, self._wanted.code)), end)
             for partition, (start, end) in self._reader.bounds().items()
         }
-        with progress_bar() as bar:
-            total = sum(max(0, end - start) for start, end in bounds.values())
-            task = bar.add_task("dead letters", total=total)
-            for partition, (start, end) in bounds.items():
-                at = start
-                for letters, reached in self._reader.read(partition, start, end):
-                    self._write_chunk(run, letters, partition, reached)
-                    bar.update(task, advance=reached - at)
-                    at = reached
-                    if self._left == 0:
-                        return
+        done, total = 0, sum(max(0, end - start) for start, end in bounds.values())
+        for partition, (start, end) in bounds.items():
+            at = start
+            for letters, reached in self._reader.read(partition, start, end):
+                self._write_chunk(run, letters, partition, reached)
+                done, at = done + reached - at, reached
+                self._advanced(done, total)
+                if self._left == 0:
+                    return
 
     # ---- one chunk -------------------------------------------------------------------------
 
