@@ -210,17 +210,16 @@ class _Replay:
         topics = {out.topic for out in outgoing if isinstance(out, Outgoing)}
         targets = self._ledger.resolve([self._settings.dead_letter_topic, *sorted(topics)])
         hashes = key_hashes(binary(letter.key for letter in letters)).tolist()
-        made = [
-            out if isinstance(out, Refusal) else self._message(letter, out, targets, key_hash)
+        records = [
+            self._letter_again(letter, out, targets)
+            if isinstance(out, Refusal)
+            else self._message(letter, out, targets, key_hash)
             for letter, out, key_hash in zip(letters, outgoing, hashes, strict=True)
         ]
-        records = [each for each in made if isinstance(each, _Record)]
-        refusals = iter(self._ledger.refusals(records, targets))
+        refusals = self._ledger.refusals(records, targets)
         return [
-            self._message_or_letter(letter, each, next(refusals), targets)
-            if isinstance(each, _Record)
-            else self._letter_again(letter, each, targets)
-            for letter, each in zip(letters, made, strict=True)
+            self._unless_refused(letter, record, refusal, targets)
+            for letter, record, refusal in zip(letters, records, refusals, strict=True)
         ]
 
     def _refuse_closed_targets(
@@ -258,14 +257,16 @@ class _Replay:
             partition = target.partition_of(key_hash, self._sticky)
         return _new_record(letter, out.topic, partition, out.headers)
 
-    def _message_or_letter(
+    def _unless_refused(
         self,
         letter: DeadLetter,
         record: _Record,
         refusal: Refusal | None,
         targets: Mapping[str, Target],
     ) -> _Record:
-        """The record of the message, or again the dead letter if Kafka would refuse it now."""
+        """The record, or again the dead letter if Kafka would refuse its message now."""
+        if record.refusal is not None:
+            return record
         target = targets[record.topic]
         if refusal is None and not target.takes_writes(record.partition):
             why = f"topic {record.topic!r} takes no writes for now: {target.why_unavailable}"
