@@ -57,6 +57,8 @@ class Service:
     read            reads of the shard's files
     peek            the same, by a call that says itself why there is nothing to read
     search          reads of them for seconds: reads and changes must not wait for these
+    count           counts of all pending timers, one at a time: each continues the last one, and
+                    the first one reads for seconds
     read_kafka      reads from Kafka: apart from changes, which must not wait for reads
     write           records in timer topics
     write_pending   the same, after a look at the shard's files
@@ -76,14 +78,15 @@ class Service:
         """`metrics` writes those of this process and of the shard."""
         self.settings, self.clock, self.view = settings, clock, view
         self.metrics = metrics
-        limits = READS_MAX, SEARCHES_MAX, KAFKA_READS_MAX, KAFKA_MAX, 1, 1
-        files, searches, reads, changes, replays, pauses = map(CapacityLimiter, limits)
+        limits = READS_MAX, SEARCHES_MAX, KAFKA_READS_MAX, KAFKA_MAX, 1, 1, 1
+        files, searches, reads, changes, replays, pauses, counts = map(CapacityLimiter, limits)
         self._stop = asyncio.Event()
         self.waits = Waits(self._stop)
         # A read of files ends by itself: a stop waits for it.
         self.read = _Lane(settings, asyncio.Event(), settings, files, needs_files=True)
         self.peek = replace(self.read, needs_files=False)
         self.search = replace(self.read, stop=self._stop, limiter=searches)
+        self.count = replace(self.read, limiter=counts)
         self.read_kafka = _Lane(settings, self._stop, settings, reads)
         self.write = _Lane(settings, self._stop, writer, changes, writes=True)
         self.write_pending = replace(self.write, needs_files=True)

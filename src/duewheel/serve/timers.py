@@ -49,13 +49,13 @@ async def histogram(
 
     Without `from` and `to`: the next minute, hour and day, and all up to the longest delay.
     """
-    return await service.read(lambda _: service.view.histogram(wanted))
+    return await service.count(lambda _: service.view.histogram(wanted))
 
 
 @router.get("/stats", operation_id="stats")
 async def show_stats(service: Shared) -> PendingStats:
     """Pending timers by target, level and time, as `duewheel stats`."""
-    return await service.read(lambda _: service.view.stats())
+    return await service.count(lambda _: service.view.stats())
 
 
 def not_pending() -> Refused:

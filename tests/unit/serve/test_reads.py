@@ -11,23 +11,28 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from threading import Event, Semaphore
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from tests.harness.launcher import wait_until
 from tests.harness.local_world import NOW_MS
 from tests.harness.served import COUNT, fill, served, settings_of
 
 from duewheel.api.requests import BulkCancel
-from duewheel.api.timers import TimerList
+from duewheel.api.timers import PendingStats, TimerList
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, CorruptFile
 from duewheel.ops.shard import lateness
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.timers import pending as timers
+from duewheel.ops.timers import pending_histogram
+from duewheel.serve.service import READS_MAX
 
 
 @pytest.fixture
@@ -62,6 +67,29 @@ def test_a_list_has_pages(client: TestClient) -> None:
     assert len(set(sources)) == 2 * COUNT
     leaves = [timer["leaves_ms"] for timer in page["timers"] + rest["timers"]]
     assert leaves == sorted(leaves)
+
+
+def test_counts_that_take_long_hold_no_other_read(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first count reads the whole timer log, and pages ask again every few seconds."""
+    begun, may_end = Semaphore(0), Event()
+
+    def slow(*_: Any) -> PendingStats:
+        begun.release()
+        may_end.wait()
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(pending_histogram, "stats_of", slow)
+    with ThreadPoolExecutor(READS_MAX + 1) as pool, ExitStack() as ending:
+        ending.callback(may_end.set)
+        polls = [pool.submit(client.get, "/v1/stats") for _ in range(READS_MAX)]
+        begun.acquire()
+        status = pool.submit(client.get, "/v1/status")
+        wait_until(status.done, "the status waits for counts", 10)
+        assert status.result().status_code == 200
+        assert not any(each.done() for each in polls)
+    assert {each.result().json()["detail"] for each in polls} == {"enough"}
 
 
 def test_filters_hold_together(client: TestClient) -> None:
