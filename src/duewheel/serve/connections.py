@@ -22,11 +22,18 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from duewheel.errors import ConfigError
 
 IDLE_S = 30.0
 CONNECTIONS_MAX = 256
 HANDSHAKES_MAX = 256
+
+# Of H11Protocol, which has no documentation: pyproject.toml has its newest known version.
+_USED = ("conn", "connections", "flow", "loop", "on_response_complete", "transport")
 
 _Phase = Literal["head", "body", "answer", "read"]
 
@@ -53,6 +60,22 @@ class Listener(socket.socket):
     def shook_hands(self, accepted: socket.socket) -> None:
         """The handshake of a connection has ended."""
         self._before_handshake.pop(accepted.fileno(), None)
+
+
+def require_internals(config: uvicorn.Config, state: ServerState) -> None:
+    """Refuses a uvicorn whose connections have not the parts that a Connection uses; called in the
+    event loop.
+
+    Raises:
+        ConfigError: names its version and the parts.
+    """
+    made = H11Protocol(config, state, {})
+    missing = [name for name in _USED if not hasattr(made, name)]
+    if missing:
+        raise ConfigError(
+            f"uvicorn {uvicorn.__version__} does not fit: its connections have no "
+            f"{', '.join(missing)}. Install the version of duewheel's lock file"
+        )
 
 
 class Connection(H11Protocol):

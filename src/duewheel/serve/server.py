@@ -19,7 +19,7 @@ from duewheel.errors import ConfigError
 from duewheel.osutil.host_share import do_without_pandas
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
-from duewheel.serve.connections import IDLE_S, Connection, Listener
+from duewheel.serve.connections import IDLE_S, Connection, Listener, require_internals
 from duewheel.serve.gate import HEADER_BYTES_MAX
 from duewheel.serve.service import Service
 
@@ -43,6 +43,10 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        require_internals(self.config, self.server_state)
+        await super().startup(sockets)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().call_later(CALLS_S, self._service.end_waits)
         await super().shutdown(sockets)
@@ -65,7 +69,8 @@ def run_serve(settings: Settings) -> None:
     """Serves the API until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: a token cannot be read, or the address cannot be listened on.
+        ConfigError: a token cannot be read, the address cannot be listened on, or uvicorn does not
+            fit.
     """
     do_without_pandas()  # the first list would import it
     serve = settings.serve

@@ -17,11 +17,14 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 from tests.harness.launcher import wait_until
+from tests.harness.served import settings_of
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from duewheel.config.keys_and_defaults import ServeSection
+from duewheel.errors import ConfigError
 from duewheel.serve import connections
 from duewheel.serve.connections import Connection
-from duewheel.serve.server import listening
+from duewheel.serve.server import listening, run_serve
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = 16 << 20  # more than the sockets of both sides hold
@@ -173,3 +176,20 @@ def test_a_response_does_not_wait_for_an_acknowledgement() -> None:
         stack.enter_context(socket.create_connection(listener.getsockname()))
         accepted = stack.enter_context(listener.accept()[0])
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+class OtherProtocol(H11Protocol):
+    """Of a uvicorn that has renamed what Connection looks at."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        del self.flow
+
+
+def test_a_uvicorn_with_other_connections_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each connection would fail by itself, with a traceback in the log."""
+    monkeypatch.setattr(connections, "H11Protocol", OtherProtocol)
+    with pytest.raises(ConfigError, match=rf"uvicorn {uvicorn.__version__} .* have no flow"):
+        run_serve(settings_of(tmp_path, port=0))
