@@ -74,7 +74,7 @@ def test_progress_and_dead_letters_are_read_and_the_change_is_told(
         told = [f for f in admin.topic_findings(settings) if f.setting == "compression.type"]
     assert {f.topic for f in told} == {topics.name(DEAD), topics.name(STATE)}
     assert len(logs) == 2 and all(f"compression.type is {codec}" in str(log) for log in logs)
-    for each in (as_finding(f, "broker:9092") for f in told):
+    for each in (as_finding(f, "broker:9092", "User:x") for f in told):
         assert each.severity == "warning"
         assert each.remedy.endswith("--add-config compression.type=uncompressed")
 

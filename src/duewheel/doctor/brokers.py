@@ -68,7 +68,10 @@ def examine(cluster: Cluster) -> Findings:
         "read settings", lambda admin: read_settings(admin, numbers, kind="BROKER")
     )
     for number in numbers:
-        yield from check_settings(_name(number), cluster.address, config.get(number, {}), limits)
+        readable = config.get(number, {})
+        yield from check_settings(
+            _name(number), cluster.address, cluster.principal, readable, limits
+        )
 
 
 def _name(number: int | str) -> str:
@@ -114,13 +117,17 @@ def _check_features(cluster: Cluster) -> DoctorFinding:
 
 
 def check_settings(
-    name: str, address: str, config: Mapping[str, str], limits: TransactionLimits
+    name: str,
+    address: str,
+    principal: str,
+    config: Mapping[str, str],
+    limits: TransactionLimits,
 ) -> Findings:
     """Compares the settings of a broker that this client may read with the publisher's bounds."""
     if not config:
         yield Check("broker_settings", name).warning(
             "its settings may not be read: transaction time-outs and request sizes are not checked",
-            acl_command(address, "User:…", ["DESCRIBE_CONFIGS"], "--cluster"),
+            acl_command(address, principal, ["DESCRIBE_CONFIGS"], "--cluster"),
         )
         return
     if _TRANSACTION_MAX in config:

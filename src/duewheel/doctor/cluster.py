@@ -28,6 +28,16 @@ class Cluster:
         """The bootstrap servers, in the form of Kafka's command-line tools."""
         return self.clients.address
 
+    @cached_property
+    def principal(self) -> str:
+        """This client's name in ACLs; a placeholder if the settings do not contain it."""
+        kafka = self.settings.kafka
+        name = kafka.client_options("admin").get("sasl_plain_username")
+        if name:
+            return f"User:{name}"
+        protocol = kafka.client.get("security_protocol", "PLAINTEXT")
+        return "User:ANONYMOUS" if protocol == "PLAINTEXT" else "User:<principal>"
+
     @property
     def own_topics(self) -> list[str]:
         """Timer topics, then duewheel's other topics."""

@@ -42,11 +42,10 @@ def examine(cluster: Cluster) -> Findings:
     needed = dict.fromkeys(settings.timer.named_targets, _TARGET)
     needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
     needed |= dict.fromkeys(cluster.timer_topics, _READ) | {settings.state_topic: _READ}
-    principal = _principal(cluster)
     for name, topic in cluster.admin.topics(list(needed)).items():
         if topic.exists or topic.is_forbidden:
-            yield from check_topic(topic, needed[name], cluster.address, principal)
-    yield _check_transactional_id(cluster, principal, shard_settings.transactional_id(settings))
+            yield from check_topic(topic, needed[name], cluster.address, cluster.principal)
+    yield _check_transactional_id(cluster, shard_settings.transactional_id(settings))
 
 
 def check_topic(topic: Topic, needed: Needed, address: str, principal: str) -> Findings:
@@ -69,16 +68,7 @@ def check_topic(topic: Topic, needed: Needed, address: str, principal: str) -> F
         yield check.ok(", ".join(sorted(vital | useful)))
 
 
-def _principal(cluster: Cluster) -> str:
-    """Returns the principal's name in ACLs; a placeholder if the settings do not contain it."""
-    name = cluster.settings.kafka.client_options("admin").get("sasl_plain_username")
-    if name:
-        return f"User:{name}"
-    protocol = cluster.settings.kafka.client.get("security_protocol", "PLAINTEXT")
-    return "User:ANONYMOUS" if protocol == "PLAINTEXT" else "User:<principal>"
-
-
-def _check_transactional_id(cluster: Cluster, principal: str, name: str) -> DoctorFinding:
+def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:
     """Checks the right to describe an id, and reports the state of its transaction."""
     check = Check("transactional_id", f"transactional id {name}")
     all_ids = f"--transactional-id {cluster.settings.app.id}. --resource-pattern-type prefixed"
@@ -93,7 +83,8 @@ def _check_transactional_id(cluster: Cluster, principal: str, name: str) -> Doct
     try:
         text = cluster.admin.call(f"describe {check.subject}", describe)
     except ConfigError:
-        text = f"{principal} may not use it ({TransactionalIdAuthorizationFailedError.__name__})"
+        principal, refusal = cluster.principal, TransactionalIdAuthorizationFailedError.__name__
+        text = f"{principal} may not use it ({refusal})"
         remedy = acl_command(cluster.address, principal, ["WRITE", "DESCRIBE"], all_ids)
         return check.error(text, remedy)
     except KafkaUnavailable as error:

@@ -31,10 +31,11 @@ def examine(cluster: Cluster) -> Findings:
     targets = settings.timer.named_targets
     yield from check_open_targets(settings.timer)
     for found in cluster.admin.topic_findings(settings):
-        yield as_finding(found, cluster.address)
+        yield as_finding(found, cluster.address, cluster.principal)
     listed = settings.timer.topics
     others = [name for name in cluster.timer_topics if name not in listed]
-    yield from check_matching(cluster.admin.timer_topic_findings(settings, others), cluster.address)
+    matching = cluster.admin.timer_topic_findings(settings, others)
+    yield from check_matching(matching, cluster.address, cluster.principal)
     topics = cluster.admin.topics([*own, *targets, _TRANSACTION_LOG])
     existing = {name: topic for name, topic in topics.items() if topic.exists}
     for topic in existing.values():
@@ -50,18 +51,20 @@ def examine(cluster: Cluster) -> Findings:
     yield from shard.examine(cluster, timers, is_whole=existing.keys() >= set(own))
 
 
-def check_matching(by_topic: Mapping[str, Sequence[TopicFinding]], address: str) -> Findings:
+def check_matching(
+    by_topic: Mapping[str, Sequence[TopicFinding]], address: str, principal: str
+) -> Findings:
     """Checks topics that match the pattern; a new one with wrong settings is not read."""
     for topic, findings in by_topic.items():
         for found in findings or [TopicFinding(topic, TopicState.RIGHT)]:
-            finding = as_finding(found, address)
+            finding = as_finding(found, address, principal)
             if found.state is TopicState.DIFFERS:
                 text = f"{finding.found} (so {topic} is not read, if it is new)"
                 finding = finding.model_copy(update={"severity": "warning", "found": text})
             yield finding
 
 
-def as_finding(line: TopicFinding, address: str) -> DoctorFinding:
+def as_finding(line: TopicFinding, address: str, principal: str) -> DoctorFinding:
     """Converts a finding of a start's checks."""
     about = f"wanted is {line.wanted}: {line.reason}"
     severity: Severity = "warning"
@@ -70,7 +73,7 @@ def as_finding(line: TopicFinding, address: str) -> DoctorFinding:
             severity, text, remedy = "error", "there is no such topic", "duewheel init"
         case TopicState.UNREADABLE:
             text = "no right to read its settings: they are not checked"
-            remedy = acl_command(address, "User:…", ["DESCRIBE_CONFIGS"], f"--topic {line.topic}")
+            remedy = acl_command(address, principal, ["DESCRIBE_CONFIGS"], f"--topic {line.topic}")
         case TopicState.WITHHELD:
             text = f"{line.setting} is hidden by the broker, {about}"
             remedy = "ask the broker's vendor for its value"

@@ -229,7 +229,7 @@ def test_the_documentation_names_every_finding() -> None:
 def test_transactions_must_be_allowed_to_last(longest_ms: int, severity: str) -> None:
     limits = TransactionLimits(transaction_timeout_ms=20_000)
     config = {"transaction.max.timeout.ms": str(longest_ms)}
-    (finding,) = brokers.check_settings("broker 1", ADDRESS, config, limits)
+    (finding,) = brokers.check_settings("broker 1", ADDRESS, "User:x", config, limits)
     assert finding.severity == severity
     assert f"is {longest_ms}; dequeue.transaction_timeout_ms is 20000" in finding.found
 
@@ -238,14 +238,14 @@ def test_the_largest_batch_must_fit_into_a_request() -> None:
     limits = TransactionLimits(batch_bytes_max=1_000_000)
     for most, severity in ((1_001_024, "ok"), (1_001_023, "warning")):
         config = {"socket.request.max.bytes": str(most)}
-        (finding,) = brokers.check_settings("broker 1", ADDRESS, config, limits)
+        (finding,) = brokers.check_settings("broker 1", ADDRESS, "User:x", config, limits)
         assert finding.severity == severity
 
 
 def test_settings_that_may_not_be_read() -> None:
-    (finding,) = brokers.check_settings("broker 1", ADDRESS, {}, TransactionLimits())
+    (finding,) = brokers.check_settings("broker 1", ADDRESS, "User:x", {}, TransactionLimits())
     assert finding.severity == "warning"
-    assert "--operation DescribeConfigs --cluster" in finding.remedy
+    assert "--allow-principal User:x --operation DescribeConfigs --cluster" in finding.remedy
 
 
 # ---- topics -------------------------------------------------------------------------------------
@@ -310,12 +310,14 @@ def test_the_checks_of_a_start_as_findings(state: Any, severity: str) -> None:
     line = TopicFinding(
         "t", TopicState(state), "retention.ms", ">= 7", "5", "that is much", "retention.ms=7"
     )
-    finding = topics.as_finding(line, ADDRESS)
+    finding = topics.as_finding(line, ADDRESS, "User:x")
     assert finding.severity == severity
     assert bool(finding.remedy) == (severity != "ok")
     if state in {"differs", "costly"}:
         assert finding.found == "retention.ms is 5, wanted is >= 7: that is much"
         assert finding.remedy.endswith("--entity-name t --add-config retention.ms=7")
+    if state == "unreadable":
+        assert "--allow-principal User:x --operation DescribeConfigs" in finding.remedy
 
 
 def test_a_new_matching_topic_is_read_unless_its_settings_are_known_to_be_wrong() -> None:
@@ -327,7 +329,7 @@ def test_a_new_matching_topic_is_read_unless_its_settings_are_known_to_be_wrong(
         "hidden": [TopicFinding("hidden", TopicState.UNREADABLE)],
         "wrong": [wrong],
     }
-    found = {f.subject: f for f in topics.check_matching(by_topic, ADDRESS)}
+    found = {f.subject: f for f in topics.check_matching(by_topic, ADDRESS, "User:x")}
     assert severities(found.values()) == ["ok", "warning", "warning"]
     not_read = [subject for subject, f in found.items() if "is not read" in f.found]
     assert not_read == ["topic wrong"], "as kafka/topics/discovery.py decides"
