@@ -21,7 +21,7 @@ from duewheel.cli.examination import report
 from duewheel.cli.output import Printer
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import free_ports
-from duewheel.doctor import apis, examination
+from duewheel.doctor import apis, examination, topics
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.runtime.dequeue_process import init_progress
 
@@ -90,6 +90,17 @@ def test_a_whole_cluster_before_init_and_beside_a_running_shard(
     assert names.isdisjoint(client.list_topics())
     assert names.isdisjoint(group["group_id"] for group in client.list_groups())
     assert sorted(path.name for path in settings.storage.data_dir.glob(".doctor*")) == []
+
+
+def test_topics_that_cannot_be_examined_hide_no_finding_of_the_shard(
+    settings: Settings, client: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(settings, client)
+    monkeypatch.setattr(topics, "check_durability", None)  # a call fails
+    found = examined(settings)
+    assert errors(found) == {("not_examined", "topics")}
+    assert only(found, "shard_partitions").severity == "ok"
+    assert only(found, "progress").severity == "ok"
 
 
 def test_what_is_set_wrongly_is_found_at_once(

@@ -22,6 +22,7 @@ from duewheel.doctor import (
     findings,
     host,
     rights,
+    shard,
     topics,
     trial,
 )
@@ -55,6 +56,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
         # Before the topics: the first transaction makes Kafka create its own topics.
         "transactions and clocks": _on_scratch_topic,
         "topics": topics.examine,
+        "shard": shard.examine,
         "rights": rights.examine,
     }
     steps = len(parts) + 1

@@ -15,14 +15,16 @@ from duewheel.kafka.progress.all_shards import all_shards, require_as_many
 from duewheel.kafka.topics.description import Topic
 
 
-def examine(cluster: Cluster, timers: Sequence[Topic], *, is_whole: bool) -> Findings:
-    """Checks the shard in the timer topics that exist; `is_whole`: no topic of duewheel's is
+def examine(cluster: Cluster) -> Findings:
+    """Checks the shard in the timer topics that exist; its progress if no topic of duewheel's is
     missing.
     """
+    topics = cluster.admin.topics(cluster.own_topics)
+    timers = [topics[name] for name in cluster.timer_topics if topics[name].exists]
     if timers:
         yield _check_partitions(cluster, timers)
         yield from check_room(cluster, timers)
-    if is_whole:
+    if all(topic.exists for topic in topics.values()):
         yield from _check_progress(cluster)
 
 

@@ -11,7 +11,6 @@ from typing import assert_never
 
 from duewheel.api.examination import DoctorFinding, Severity
 from duewheel.config.keys_and_defaults import TimerSection
-from duewheel.doctor import shard
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings, acl_command
 from duewheel.kafka.topics.description import Topic
@@ -26,8 +25,8 @@ _REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops 
 
 
 def examine(cluster: Cluster) -> Findings:
-    """Checks the topics, then the shard (shard.py)."""
-    settings, own = cluster.settings, cluster.own_topics
+    """Checks duewheel's topics, and the named targets."""
+    settings = cluster.settings
     targets = settings.timer.named_targets
     yield from check_open_targets(settings.timer)
     for found in cluster.admin.topic_findings(settings):
@@ -36,7 +35,7 @@ def examine(cluster: Cluster) -> Findings:
     others = [name for name in cluster.timer_topics if name not in listed]
     matching = cluster.admin.timer_topic_findings(settings, others)
     yield from check_matching(matching, cluster.address, cluster.principal)
-    topics = cluster.admin.topics([*own, *targets, _TRANSACTION_LOG])
+    topics = cluster.admin.topics([*cluster.own_topics, *targets, _TRANSACTION_LOG])
     existing = {name: topic for name, topic in topics.items() if topic.exists}
     for topic in existing.values():
         yield from check_durability(topic, cluster.address)
@@ -48,7 +47,6 @@ def examine(cluster: Cluster) -> Findings:
     yield from check_sizes(
         timers, [existing[name] for name in targets if name in existing], cluster.address
     )
-    yield from shard.examine(cluster, timers, is_whole=existing.keys() >= set(own))
 
 
 def check_matching(
