@@ -36,7 +36,7 @@ def examine(settings: Settings) -> Findings:
     yield _check_trial(data_dir)
     if data_dir.exists():
         yield check_rights(data_dir)
-    yield _check_room(settings, data_dir)
+    yield _check_space(settings, data_dir)
     if (data_dir / "timerwheel").exists():
         yield _check_allocated(data_dir / "timerwheel")
 
@@ -114,15 +114,15 @@ def check_rights(data_dir: Path) -> DoctorFinding:
     )
 
 
-def _check_room(settings: Settings, data_dir: Path) -> DoctorFinding:
+def _check_space(settings: Settings, data_dir: Path) -> DoctorFinding:
     ring = 2 * settings.timer.slots * ENTRY_BYTES
     exists = (data_dir / "timerwheel").exists()
     space = fs.space(_existing(data_dir))
     least = settings.storage.min_free.of(space.total_bytes)
-    return check_room(str(data_dir), space.free_bytes, 0 if exists else ring, least)
+    return check_space(str(data_dir), space.free_bytes, 0 if exists else ring, least)
 
 
-def check_room(subject: str, free: int, ring: int, least: int) -> DoctorFinding:
+def check_space(subject: str, free: int, ring: int, least: int) -> DoctorFinding:
     """Checks the room for timers, and for the bytes that the wheel will take (`ring`); ingest takes
     nothing below `least` free bytes.
     """

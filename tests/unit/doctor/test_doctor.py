@@ -421,13 +421,13 @@ def test_file_systems(kind: str, severity: str) -> None:
 
 def test_room_for_the_wheel_and_for_timers() -> None:
     ring, least, room = 134 << 20, 256 << 20, 2 << 30
-    assert data_directory.check_room("d", ring + least + room, ring, least).severity == "ok"
+    assert data_directory.check_space("d", ring + least + room, ring, least).severity == "ok"
     assert (
-        data_directory.check_room("d", ring + least + room - 1, ring, least).severity == "warning"
+        data_directory.check_space("d", ring + least + room - 1, ring, least).severity == "warning"
     )
-    assert data_directory.check_room("d", ring + least - 1, ring, least).severity == "error"
+    assert data_directory.check_space("d", ring + least - 1, ring, least).severity == "error"
     assert "leaves 256 (storage.min_free), the wheel takes 134" in (
-        data_directory.check_room("d", ring, ring, least).found
+        data_directory.check_space("d", ring, ring, least).found
     )
 
 
