@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.config.settings import Settings
-from duewheel.doctor.findings import Check, Findings
+from duewheel.doctor.findings import Check, Ended, Findings
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import REMEDY, refusals
 from duewheel.kafka.connect.clients import KafkaClients
@@ -18,12 +18,16 @@ def examine(settings: Settings) -> Findings:
 
 
 def check_servers(by_server: Sequence[tuple[str, str]]) -> Findings:
-    """Makes a finding for each server with its defect or ""; UNREACHABLE if all have one."""
+    """Makes a finding for each server with its defect or "".
+
+    Raises:
+        Ended: all have one.
+    """
     if by_server and all(refusal for _, refusal in by_server):
         servers = ",".join(server for server, _ in by_server)
         reasons = "; ".join(dict.fromkeys(refusal for _, refusal in by_server))
-        yield Check(UNREACHABLE, servers).error(f"takes no connections: {reasons}", REMEDY)
-        return
+        found = f"takes no connections: {reasons}"
+        raise Ended(Check(UNREACHABLE, servers).error(found, REMEDY))
     for server, refusal in by_server:
         check = Check("bootstrap_server", server)
         if refusal:

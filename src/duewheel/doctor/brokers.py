@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient
 from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Findings, acl_command
+from duewheel.doctor.findings import Check, Ended, Findings, acl_command
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.bootstrap import advertised_brokers
@@ -38,7 +38,11 @@ class _Answer:
 
 
 def examine(cluster: Cluster) -> Findings:
-    """Checks all brokers in parallel, so that several dead ones cost one deadline together."""
+    """Checks all brokers in parallel, so that several dead ones cost one deadline together.
+
+    Raises:
+        Ended: none is at the address that it advertises.
+    """
     # One of its own: a broker that is away would cost the other threads the cluster's connections.
     with cluster.clients.opened(KafkaAdminClient, cluster.admin.deadline()) as admin:
         brokers = advertised_brokers(admin)
@@ -55,8 +59,7 @@ def examine(cluster: Cluster) -> Findings:
             yield check.ok(f"{answer.place} answers, first after {answer.took_ms} ms")
     if all(answer.problem for answer in answers):
         found = "no broker can be reached at the address that it advertises"
-        yield Check(UNREACHABLE, cluster.address).error(found, "as above")
-        return
+        raise Ended(Check(UNREACHABLE, cluster.address).error(found, "as above"))
     reached = {answer.name: answer for answer in answers if answer.offered is not None}
     yield from apis.check_apis({name: a.offered for name, a in reached.items() if a.offered})
     for name, answer in reached.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from duewheel.api.examination import UNREACHABLE, Examined
+from duewheel.api.examination import Examined
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.doctor import (
@@ -27,7 +27,7 @@ from duewheel.doctor import (
     trial,
 )
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Findings
+from duewheel.doctor.findings import Check, Ended, Findings
 from duewheel.doctor.scratch import not_created, scratch_topic
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import capture_errors
@@ -68,29 +68,31 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
         capture_errors() as errors,
         KafkaAdmin(settings.kafka.client_options("admin"), call_s) as admin,
     ):
-        for finding in bootstrap.examine(settings):
-            yield finding
-            if finding.code == UNREACHABLE:
-                return
         try:
-            admin.call("connect", lambda _: None)
-        except DuewheelError as error:
-            yield bootstrap.not_through(admin.clients, error, errors.text)
-            return
-        cluster = Cluster(settings, admin, clock)
-        for name, part in parts.items():
-            begun(name, steps)
-            for finding in guarded(name, cluster, part):
-                yield finding
-                if finding.code == UNREACHABLE:
-                    return
+            yield from bootstrap.examine(settings)
+            try:
+                admin.call("connect", lambda _: None)
+            except DuewheelError as error:
+                raise Ended(bootstrap.not_through(admin.clients, error, errors.text)) from error
+            cluster = Cluster(settings, admin, clock)
+            for name, part in parts.items():
+                begun(name, steps)
+                yield from guarded(name, cluster, part)
+        except Ended as end:
+            yield end.finding
 
 
 def guarded(name: str, cluster: Cluster, part: Callable[[Cluster], Findings]) -> Findings:
-    """Yields a part's findings; a request that fails or does not parse becomes the last one."""
+    """Yields a part's findings; a request that fails or does not parse becomes the last one.
+
+    Raises:
+        Ended: as the part.
+    """
     check = Check("not_examined", name)
     try:
         yield from part(cluster)
+    except Ended:
+        raise
     except DuewheelError as error:
         remedy = "check the rights of this user, and the log of the brokers"
         yield check.error(str(error), remedy)

@@ -12,6 +12,14 @@ _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "ok")
 Findings = Iterator[DoctorFinding]
 
 
+class Ended(Exception):
+    """The examination ends with a finding: no other part could find anything."""
+
+    def __init__(self, finding: DoctorFinding) -> None:
+        super().__init__(finding.found)
+        self.finding = finding
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A check of one subject, which makes findings.

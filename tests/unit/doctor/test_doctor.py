@@ -17,7 +17,9 @@ from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.cli.examination import as_lines, exit_code
 from duewheel.clock import SystemClock
+from duewheel.config.keys_and_defaults import KafkaSection
 from duewheel.config.settings import load
+from duewheel.dev.listeners import HOST, free_ports
 from duewheel.doctor import (
     apis,
     brokers,
@@ -128,6 +130,18 @@ def test_a_part_that_fails_is_one_finding(error: Exception, reason: str, cause: 
     assert (second.code, second.severity, second.subject) == ("not_examined", "error", "topics")
     assert second.found == reason
     assert cause in second.remedy
+
+
+def test_without_a_server_the_examination_ends_with_the_reason(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    settings = small_settings(tmp_path)
+    servers = KafkaSection(bootstrap_servers=(f"{HOST}:{port}",))
+    away = settings.model_copy(update={"kafka": servers})
+    begun: list[str] = []
+    found = list(examination.examine(away, SystemClock(), lambda part, _: begun.append(part)))
+    assert begun == ["host"]
+    assert (found[-1].code, found[-1].severity) == (UNREACHABLE, "error")
+    assert {finding.code for finding in found[:-1]}.isdisjoint({UNREACHABLE, "not_examined"})
 
 
 # ---- APIs ---------------------------------------------------------------------------------------
