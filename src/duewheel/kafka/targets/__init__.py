@@ -1,4 +1,5 @@
-"""Targets: `catalog` caches the limits of their topics, and learns from refused batches.
+"""Targets: `catalog` caches the limits of their topics, which `describe_targets` asks Kafka for and
+`refusal_limits` keeps from refused batches.
 
 `background_lookups` fetches the others beside transactions; `unavailable_partitions` decides which
 of their partitions take no writes for now, `costly_targets` which topics make appends slow.

@@ -1,0 +1,109 @@
+"""Describes target topics, as Kafka has them now.
+
+Two requests cover all topics at once: partitions and rights; then the largest batch, whether a key
+is required, how many replicas must be in sync, and whether a transaction survives the settings
+(transaction_settings.py). A third one finds partitions of new topics that brokers have not made yet
+(new_partitions.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kafka import KafkaAdminClient
+
+from duewheel.errors import KafkaUnavailable
+from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.targets.costly_targets import NAMES as COSTLY_SETTINGS
+from duewheel.kafka.targets.costly_targets import costly_by
+from duewheel.kafka.targets.new_partitions import without_logs
+from duewheel.kafka.targets.unavailable_partitions import takes_writes
+from duewheel.kafka.topics.description import Topic, TopicSettings, describe, describe_settings
+from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
+from duewheel.kafka.topics.transaction_settings import unsurvivable
+from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.wheel.target_rules import Reason, Target
+
+# The settings that are read of each target.
+_BATCH_BOUNDS = ("max.message.bytes", "segment.bytes")
+_SETTINGS = (
+    *_BATCH_BOUNDS,
+    "cleanup.policy",
+    "min.insync.replicas",
+    *TIMESTAMP_SETTINGS,
+    *COSTLY_SETTINGS,
+)
+# Also for names that no topic can have, without a request: over a name of more than 32 KiB a broker
+# drops the connection instead of refusing it.
+NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
+
+
+class TargetDescriber:
+    """See the module's head. Any thread may call it, with a client of its own."""
+
+    def __init__(
+        self,
+        clients: KafkaClients,
+        limits: TransactionLimits,
+        record_bytes: Callable[[str], int | None],
+        is_complete: Callable[[str, Target], bool],
+    ) -> None:
+        """
+        Args:
+            record_bytes: the largest record that a topic may take, by its refusals.
+            is_complete: whether all partitions of a topic are known to have logs.
+        """
+        self._clients, self._limits = clients, limits
+        self._record_bytes, self._is_complete = record_bytes, is_complete
+
+    def describe(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
+        """The target of each topic; kafka-python's errors, and KafkaUnavailable for a topic without
+        a leader just now.
+        """
+        found = describe(admin, topics)
+        targets = {topic: self._classified(found.get(topic)) for topic in topics}
+        usable = [topic for topic, target in targets.items() if not target.refusal]
+        config = describe_settings(admin, usable, _SETTINGS)
+        targets |= {
+            topic: self._limited(targets[topic], found[topic], config.get(topic, TopicSettings()))
+            for topic in usable
+        }
+        new = {t: targets[t] for t in usable if not self._is_complete(t, targets[t])}
+        return targets | without_logs(self._clients, new)
+
+    def _classified(self, topic: Topic | None) -> Target:
+        if topic is None or topic.is_absent or topic.is_internal:
+            return NONE_SUCH
+        # An old broker lists no rights.
+        if topic.is_forbidden or (topic.rights and topic.rights.isdisjoint({"WRITE", "ALL"})):
+            return Target(0, 0, refusal=Reason.TARGET_NOT_AUTHORIZED)
+        if not topic.exists or not topic.partitions:
+            raise KafkaUnavailable(
+                f"Kafka at {self._clients.address}: topic {topic.name!r}: "
+                f"error {topic.error_code}, no partitions"
+            )
+        return Target(len(topic.partitions), self._limits.batch_bytes_max, topic_id=topic.id)
+
+    def _limited(self, target: Target, topic: Topic, settings: TopicSettings) -> Target:
+        """The target with the limits of its configuration; without the right to read that, with
+        the limits that refusals have shown.
+        """
+        config = settings.values
+        bounds = [int(config[name]) for name in _BATCH_BOUNDS if name in config]
+        bounds.append(self._record_bytes(topic.name) or self._limits.batch_bytes_max)
+        found = unsurvivable(config)
+        closed_by = f"{found.name}={found.value}" if found else ""
+        in_sync_min = int(config.get("min.insync.replicas", 1))
+        return replace(
+            target,
+            batch_bytes_max=min(*bounds, self._limits.batch_bytes_max),
+            key_required="compact" in config.get("cleanup.policy", ""),
+            unavailable=frozenset(
+                each.number
+                for each in topic.partitions
+                if closed_by or not takes_writes(each, in_sync_min)
+            ),
+            closed_by=closed_by,
+            costly_by=costly_by(settings),
+        )

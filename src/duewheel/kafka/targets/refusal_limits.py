@@ -1,0 +1,59 @@
+"""Keeps limits of targets that metadata does not show, but refused batches do.
+
+A refused batch of several records is encoded again at half the size, until the bad record is alone
+in its batch. Its size then bounds the records of its topic, if it is too large; for any other
+reason its source is noted. Either makes it a dead letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from duewheel.kafka.targets.ttl_cache import TtlCache
+from duewheel.kafka.transaction_errors import TOO_LARGE
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
+from duewheel.wheel.encoded import Part
+
+
+class RefusalLimits:
+    """The limits that are known. One thread changes them; any thread may read one.
+
+    Attributes:
+        refused: the sources of the refused records; replaced as a whole.
+    """
+
+    def __init__(self, age_s: float) -> None:
+        """`age_s`: how long limits in bytes are kept."""
+        self._age_s = age_s
+        self._batch_bytes: TtlCache[str, int] = TtlCache()
+        self._record_bytes: TtlCache[str, int] = TtlCache()
+        self.refused: frozenset[bytes] = frozenset()
+
+    def batch_bytes(self, topic: str) -> int | None:
+        """The size of the topic's next batches; None without a refusal."""
+        return self._batch_bytes.get(topic)
+
+    def record_bytes(self, topic: str) -> int | None:
+        """The largest batch of one record that the topic may take; None without a refusal."""
+        return self._record_bytes.get(topic)
+
+    def note_refusal(self, sent: Part, error: Exception) -> bool:
+        """Notes a limit; returns whether it is `record_bytes`, which targets contain."""
+        size = HEADER_BYTES + sent.batch.plain_bytes
+        if sent.source is None:
+            self._batch_bytes.put(sent.topic, size // 2, self._age_s)
+        elif isinstance(error, TOO_LARGE):
+            self._record_bytes.put(sent.topic, size - 1, self._age_s)
+            return True
+        else:
+            self.refused |= {sent.source}
+        return False
+
+    def settle(self, sources: Iterable[bytes | None]) -> None:
+        """The rows of these sources are published, as dead letters if they were refused."""
+        self.refused = self.refused.difference(sources)
+
+    def drop_expired(self) -> None:
+        """Removes limits in bytes that have expired."""
+        self._batch_bytes.drop_expired()
+        self._record_bytes.drop_expired()
