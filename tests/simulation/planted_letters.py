@@ -40,10 +40,10 @@ LETTERS = {
     "error-not-learnt": Planted(
         "6",
         "an error that is in no list says nothing of its partition",
-        "kafka/targets/catalog.py",
-        "        elif is_refusal or alone:\n",
-        "        elif alone and type(error).__name__ != 'InvalidTimestampError':\n",
-        test="unit/kafka/test_target_metadata.py::test_any_error_of_a_partition_is_a_verdict",
+        "kafka/publish/failed_batches.py",
+        "or not isinstance(error, _NO_VERDICT)",
+        "or not isinstance(error, (*_NO_VERDICT, InvalidTimestampError))",
+        test="unit/kafka/test_failed_batches.py::test_the_consequences_depend_on_the_progress",
     ),
     "no-back-off": Planted(
         "6",

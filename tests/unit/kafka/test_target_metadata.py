@@ -14,14 +14,6 @@ from typing import Any
 import pytest
 from kafka.errors import (
     InvalidRecordError,
-    InvalidTimestampError,
-    KafkaTimeoutError,
-    NotEnoughReplicasError,
-    NotLeaderForPartitionError,
-    OutOfOrderSequenceNumberError,
-    RecordListTooLargeError,
-    TopicAuthorizationFailedError,
-    UnknownError,
 )
 from tests.harness.deliveries import rows
 
@@ -150,43 +142,15 @@ def sent(partition: int, size: int, source: bytes | None = None) -> Part:
     return Part("t", partition, Batch(memoryview(bytes(size - HEADER_BYTES)), 1), source)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        InvalidTimestampError("32"),
-        TopicAuthorizationFailedError("29"),
-        UnknownError("-1"),
-        OutOfOrderSequenceNumberError("45"),
-    ],
-)
-def test_any_error_of_a_partition_is_a_verdict(error: Exception) -> None:
-    """On the partition alone, whether anybody expected it or not: its timers are parked."""
+def test_a_failed_partition_takes_no_writes_until_rows_for_it_are_published() -> None:
     cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
-    assert not asked.note_refusal(sent(1, 500), error, alone=False)
-    assert asked.note_refusal(sent(1, 500), error, alone=True)
-    assert look_up(asked, cluster, "t")["t"].unavailable == {1}
-
-
-def test_a_failure_while_others_were_taken_is_held_against_the_partition() -> None:
-    cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
-    assert not asked.note_refusal(sent(1, 500), KafkaTimeoutError("expired"), alone=False)
-    assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
-    assert asked.note_refusal(sent(1, 500), NotEnoughReplicasError("19"), alone=True)
+    size = asked.batch_bytes("t", look_up(asked, cluster, "t")["t"])
+    asked.mark_unavailable(("t", 1), "NotEnoughReplicasError")
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
     assert asked.recall(["t"])["t"].unavailable == {1}
+    assert asked.batch_bytes("t", asked.recall(["t"])["t"]) == size, "batches stay as large"
     asked.settle(rows(["t"], [1]), [("t", 1)])
     assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
-
-
-def test_a_refusal_of_a_batch_that_cannot_be_divided_is_a_verdict_on_its_partition() -> None:
-    cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
-    known = look_up(asked, cluster, "t")["t"]
-    size = asked.batch_bytes("t", known)
-    batch = replace(sent(1, 500), is_whole=True)
-    assert not asked.note_refusal(batch, KafkaTimeoutError("expired"), alone=False)
-    assert asked.note_refusal(batch, RecordListTooLargeError("18"), alone=False)
-    assert look_up(asked, cluster, "t")["t"].unavailable == {1}
-    assert asked.batch_bytes("t", known) == size, "other batches stay as large"
 
 
 def test_refusals_narrow_down_to_the_bad_record() -> None:
@@ -196,14 +160,13 @@ def test_refusals_narrow_down_to_the_bad_record() -> None:
     )
     target = Target(1, 90_000)
     error = InvalidRecordError("bad")
-    assert not catalog.note_refusal(sent(0, 8_000), NotLeaderForPartitionError("moved"))
     sizes = []
     while (size := catalog.batch_bytes("t", target)) > 100:
         sizes.append(size)
-        assert catalog.note_refusal(sent(0, size), error)
+        catalog.note_limit(sent(0, size), error)
     assert sizes == [8_000, 4_000, 2_000, 1_000, 500, 250, 125]
     assert catalog.batch_bytes("other", target) == 8_000
-    assert catalog.note_refusal(sent(0, 100, b"orders.delayed-0@7"), error)
+    catalog.note_limit(sent(0, 100, b"orders.delayed-0@7"), error)
     catalog.settle(rows(["t", "t"], [0, 0]), [])
     assert catalog.refused == {b"orders.delayed-0@7"}
     catalog.settle(replace(rows(["t"], [0]), source=binary([b"orders.delayed-0@7"])), [])

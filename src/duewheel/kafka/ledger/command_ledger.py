@@ -31,6 +31,7 @@ from duewheel.kafka.ledger.transactional_producer import TransactionalProducer, 
 from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.progress.state_topic import place_of
 from duewheel.kafka.targets.catalog import TargetCatalog
+from duewheel.kafka.transaction_errors import REFUSED
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.dead_letters import Refusal
 from duewheel.schemas.wire.single_record import single
@@ -226,5 +227,8 @@ class CommandLedger(Generic[P]):
             raise doubt_of(error, f"{reason}: run it again, nothing is doubled") from None
 
     def _note_refusals(self, parts: Sequence[Part], outcomes: Sequence[internals.Outcome]) -> None:
-        is_noted = [self.catalog.note_refusal(*each) for each in internals.causes(parts, outcomes)]
-        self._refusals += any(is_noted)
+        causes = internals.causes(parts, outcomes)
+        refused = [(part, error) for part, error in causes if isinstance(error, REFUSED)]
+        for part, error in refused:
+            self.catalog.note_limit(part, error)
+        self._refusals += bool(refused)

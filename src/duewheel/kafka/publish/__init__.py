@@ -1,5 +1,5 @@
 """A shard's transactions: `publisher` runs them, over the clients of `fenced_session`.
 
-`attempt` has the content of one, `held_queue` decides which copies wait, `record_clock` the
-timestamps of records.
+`attempt` has the content of one, `failed_batches` the consequences of a failure. `held_queue`
+decides which copies wait; `record_clock` has the timestamps of records.
 """

@@ -55,19 +55,13 @@ from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.transactional_producer import doubt_of
 from duewheel.kafka.log.compression import Compression, compressed
 from duewheel.kafka.publish.attempt import AttemptMaker, PublishAttempt
+from duewheel.kafka.publish.failed_batches import TopicsRest, consequences_of
 from duewheel.kafka.publish.fenced_session import FencedSession, ShardNames
 from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics
-from duewheel.kafka.transaction_errors import (
-    FENCED,
-    FOREIGN,
-    NO_VERDICT,
-    REFUSED,
-    REFUSES_MARKERS,
-    PartitionRefusesId,
-)
+from duewheel.kafka.transaction_errors import FENCED, PartitionRefusesId
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.dequeue.encoder import Encoder, Observer
@@ -237,7 +231,7 @@ class KafkaPublisher:
         batches = attempt.batches(self._session)
         began_ms = self._record_clock.boottime_ms()
         now_ms = self._record_clock.now_ms(attempt.due_ms)
-        note = partial(self._note_refusals, attempt.parts, prepared, began_ms)
+        note = partial(self._note_failed, attempt.parts, prepared, began_ms)
         transact = self._session.producer.transact
         try:
             stamp_ms = transact("publish", batches, now_ms, self._limits.quiet_s, note)
@@ -274,32 +268,29 @@ class KafkaPublisher:
     def close(self) -> None:
         self._session.close()
 
-    def _note_refusals(
+    def _note_failed(
         self,
         parts: Sequence[Part],
         prepared: Prepared | None,
         began_ms: int,
         outcomes: Sequence[internals.Outcome],
     ) -> None:
-        """Has the catalog note every batch that was refused; the timer topics of such rest."""
-        progress, why = outcomes[-1], list[tuple[list[Part], str]]()
-        perhaps = list[tuple[list[Part], str]]()
-        is_alone = not progress.failed_itself
+        """Carries out the consequences of every batch that has failed by itself."""
+        causes = {rest: list[tuple[list[Part], str]]() for rest in TopicsRest}
         for part, error in internals.causes(parts, outcomes):
-            was_aborted = is_alone and not isinstance(error, NO_VERDICT)
-            alone = progress.error is None or was_aborted
-            is_new = is_alone and not self._catalog.has_failed(part)
-            self._catalog.note_refusal(part, error, alone=alone)
-            if is_alone and isinstance(error, REFUSES_MARKERS):
+            partition, name = (part.topic, part.partition), type(error).__name__
+            is_trial = self._catalog.has_failed(partition)
+            follow = consequences_of(error, outcomes[-1], is_whole=part.is_whole, is_trial=is_trial)
+            if follow.shows_limit:
+                self._catalog.note_limit(part, error)
+            if follow.closes_partition:
+                self._catalog.mark_unavailable(partition, name)
+            if follow.may_refuse_marker:
                 # A hint, unless the progress was acknowledged: Kafka names them at the next start.
                 self._session.note_refusing([part.topic])
-            text = [part], f"{part.topic} refused a record: {type(error).__name__}"
-            if isinstance(error, REFUSED) or (is_alone and isinstance(error, FOREIGN)):
-                why.append(text)
-            elif is_new and isinstance(error, REFUSES_MARKERS):  # no trial: these become rare
-                perhaps.append(text)
-        self._note_causes(prepared, why, began_ms)
-        self._note_causes(prepared, perhaps, began_ms, at_once=False)
+            causes[follow.rest].append(([part], f"{part.topic} refused a record: {name}"))
+        self._note_causes(prepared, causes[TopicsRest.AT_ONCE], began_ms)
+        self._note_causes(prepared, causes[TopicsRest.AFTER_ANOTHER], began_ms, at_once=False)
 
     def _note_causes(
         self,

@@ -9,9 +9,8 @@ and for others a tenth of the time at most. The rest is looked up in a thread
 of any other one are parked.
 
 Failed batches show more than metadata does. A refusal shows a limit of the topic
-(refusal_limits.py). Any other error for one partition, with none for the progress, means that the
-partition takes no writes for now (unavailable_partitions.py): its rows are parked, or the chunk
-would fail for ever.
+(refusal_limits.py). Another error of one partition means that it takes no writes for now
+(unavailable_partitions.py): its rows are parked, or the chunk would fail for ever.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from duewheel.kafka.targets.rest import Rest
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.topics.description import TOPICS_PER_REQUEST
-from duewheel.kafka.transaction_errors import REFUSED
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
@@ -231,27 +229,14 @@ class TargetCatalog:
         intended = self._refusal_limits.batch_bytes(topic) or self._limits.batch_bytes
         return min(intended, target.batch_bytes_max)
 
-    def has_failed(self, sent: Part) -> bool:
-        """Whether its partition has failed before, and has taken no write since."""
-        return self._failures.has_failed((sent.topic, sent.partition))
+    def has_failed(self, partition: TopicPartition) -> bool:
+        """Whether it has failed before, and has taken no write since."""
+        return self._failures.has_failed(partition)
 
-    def note_refusal(self, sent: Part, error: Exception, *, alone: bool = False) -> bool:
-        """Adapts to a refused batch; False if the error does not concern the batch.
-
-        Args:
-            error: the broker's, or the client's after its last attempt.
-            alone: whether only this partition failed; if the progress record failed by itself, too,
-                the whole cluster may be down.
-        """
-        is_refusal = isinstance(error, REFUSED)
-        if is_refusal and not sent.is_whole:
-            if self._refusal_limits.note_refusal(sent, error):
-                self._usable.pop(sent.topic)
-        elif is_refusal or alone:
-            self.mark_unavailable((sent.topic, sent.partition), type(error).__name__)
-        else:
-            return False
-        return True
+    def note_limit(self, sent: Part, error: Exception) -> None:
+        """Adapts to a batch whose content was refused; it can be divided."""
+        if self._refusal_limits.note_refusal(sent, error):
+            self._usable.pop(sent.topic)
 
     def mark_unavailable(self, partition: TopicPartition, why: str) -> None:
         """A transaction failed because of this partition while others were acknowledged."""

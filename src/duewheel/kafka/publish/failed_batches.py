@@ -1,0 +1,79 @@
+"""The consequences of a batch that has failed by itself, by its error and the progress.
+
+The progress is in the last batch of its transaction, which stands for the cluster: if it has failed
+by itself, too, the whole cluster may be down. Then only a refusal of the content has consequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from kafka.errors import InvalidRecordError, InvalidTimestampError, OutOfOrderSequenceNumberError
+
+from duewheel.kafka.ledger.producer_internals import Outcome
+from duewheel.kafka.transaction_errors import FENCED, OUT_OF_TIME, REFUSED
+
+# Nothing is wrong with a partition that fails with one, unless the progress was acknowledged.
+_NO_VERDICT = (*OUT_OF_TIME, *FENCED)
+# The partition may refuse a marker, too: because of another client's records under the producer id,
+# or of its topic's bounds of timestamps, which Kafka reports by either of two errors.
+_REFUSES_MARKERS = (*FENCED, InvalidTimestampError, InvalidRecordError)
+# Another client has written under the producer id.
+_FOREIGN = (*FENCED, OutOfOrderSequenceNumberError)
+
+
+class TopicsRest(Enum):
+    """Whether the timer topics rest whose timers are in the batch."""
+
+    NO = auto()
+    AFTER_ANOTHER = auto()  # if they had another such batch lately
+    AT_ONCE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Consequences:
+    """The consequences of a failed batch.
+
+    Attributes:
+        shows_limit: it is encoded again in halves, or its record becomes a dead letter.
+        closes_partition: its partition takes no writes for now.
+        may_refuse_marker: the next start does not wait for the partition's marker for long.
+        rest: whether timer topics rest.
+    """
+
+    shows_limit: bool = False
+    closes_partition: bool = False
+    may_refuse_marker: bool = False
+    rest: TopicsRest = TopicsRest.NO
+
+
+def consequences_of(
+    error: Exception, progress: Outcome, *, is_whole: bool = False, is_trial: bool = False
+) -> Consequences:
+    """The consequences of one batch.
+
+    Args:
+        is_whole: it cannot be divided.
+        is_trial: its partition has failed before, and has taken no write since.
+    """
+    may_refuse_marker = isinstance(error, _REFUSES_MARKERS) and not progress.failed_itself
+    if isinstance(error, REFUSED):
+        return Consequences(
+            shows_limit=not is_whole,
+            closes_partition=is_whole,
+            may_refuse_marker=may_refuse_marker,
+            rest=TopicsRest.AT_ONCE,
+        )
+    if progress.failed_itself:
+        return Consequences()
+    rest = TopicsRest.NO
+    if isinstance(error, _FOREIGN):
+        rest = TopicsRest.AT_ONCE
+    elif may_refuse_marker and not is_trial:  # trials become rare
+        rest = TopicsRest.AFTER_ANOTHER
+    return Consequences(
+        closes_partition=progress.error is None or not isinstance(error, _NO_VERDICT),
+        may_refuse_marker=may_refuse_marker,
+        rest=rest,
+    )
