@@ -71,6 +71,28 @@ def test_a_write_without_an_answer_may_be_done_all_the_same() -> None:
     never.set()
 
 
+@pytest.mark.parametrize(
+    ("owner", "name", "missing"),
+    [
+        ("kafka.net.manager.KafkaConnectionManager", "_build_transport", "_manager"),
+        ("kafka.cluster.ClusterMetadata", "_topics", "cluster"),
+    ],
+)
+def test_a_kafka_python_without_a_part_that_is_used_is_refused(
+    owner: str, name: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Without:
+        def __get__(self, *_: object) -> None:
+            raise AttributeError
+
+        def __set__(self, *_: object) -> None:
+            """Keeps nothing."""
+
+    monkeypatch.setattr(f"{owner}.{name}", Without(), raising=False)
+    with pytest.raises(ConfigError, match=f"kafka-python .* has no {missing}.{name}"):
+        NetworkClient(bootstrap_servers="127.0.0.1:1")
+
+
 def test_a_client_that_is_closed_right_after_its_last_answer_logs_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import LOGIN_S, KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.login import SERVERS_AT_A_TIME, host_and_port, refusal
+from duewheel.kafka.connect.network_client import manager_of
 from duewheel.threads import each_beside
 
 _CONNECT_S = 3.0
@@ -41,7 +42,7 @@ def advertised_brokers(admin: KafkaAdminClient) -> list[tuple[int, str, int]]:
 
     Works even if none of those addresses can be reached: no public call gets that far then.
     """
-    brokers = admin._manager.cluster.brokers()  # noqa: SLF001
+    brokers = manager_of(admin).cluster.brokers()
     return sorted((broker.node_id, broker.host, broker.port) for broker in brokers)
 
 

@@ -27,7 +27,12 @@ from kafka.errors import (
 )
 
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
-from duewheel.kafka.connect.network_client import NetworkClient
+from duewheel.kafka.connect.network_client import (
+    NetworkClient,
+    keep_last_answers,
+    loop_of,
+    manager_of,
+)
 from duewheel.threads import each_beside
 
 SERVERS_AT_A_TIME = 16
@@ -107,8 +112,8 @@ class _Login:
         client = NetworkClient(**{**self._options, **others})
 
         async def question_once() -> Any:
-            manager = client._manager  # noqa: SLF001 - no public call asks one server
-            _keep_last_answers(manager)
+            manager = manager_of(client)
+            keep_last_answers(manager)
             node_id = manager.cluster.bootstrap_brokers()[0].node_id
             left_ms = self._deadline.remaining_ms()
             connection = await manager.get_connection(
@@ -117,7 +122,7 @@ class _Login:
             return await question(manager, connection)
 
         try:
-            return within(self._deadline, "log in", lambda: client._net.run(question_once))  # noqa: SLF001
+            return within(self._deadline, "log in", lambda: loop_of(client).run(question_once))
         finally:
             with contextlib.suppress(KafkaError, OSError, RuntimeError):
                 client.close()
@@ -206,27 +211,6 @@ class _Login:
         except Exception:  # noqa: BLE001 - not this protocol either
             return False
         return True
-
-
-def _keep_last_answers(manager: Any) -> None:
-    """Makes the manager's transports read the bytes before the end of a connection.
-
-    kafka-python drops an answer that it reads together with the end: on a busy host, each refusal.
-    """
-    build = manager._build_transport  # noqa: SLF001
-
-    async def build_keeping(*args: Any, **options: Any) -> Any:
-        transport = await build(*args, **options)
-        receive = transport._sock_recv  # noqa: SLF001
-
-        def received() -> tuple[bytes, Exception | None]:
-            octets, error = receive()
-            return octets, None if octets else error  # the end is read again, by the next call
-
-        transport._sock_recv = received  # noqa: SLF001
-        return transport
-
-    manager._build_transport = build_keeping  # noqa: SLF001
 
 
 async def _nothing(_: Any, __: Any) -> None:

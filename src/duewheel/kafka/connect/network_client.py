@@ -1,15 +1,38 @@
-"""kafka-python's network client, closed safely beside a call that its deadline has abandoned."""
+"""kafka-python's network client, closed safely beside a call that its deadline has abandoned.
+
+All use of its private parts is here:
+
+    client      `_manager` has the connections and the metadata, `_net` the loop that runs them
+    loop        `_io_thread`, which only an admin client and a producer start
+    manager     `_build_transport` opens a connection
+    connection  `_sock_recv` reads its socket once; returns the bytes, and an error or its end
+    metadata    `_topics`, the names in its next request
+
+The client package takes any kafka-python 3: so each new client is checked for these names.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import kafka
 from kafka.net.compat import KafkaNetClient
 from kafka.net.selector import NetworkSelector
 
+from duewheel.errors import ConfigError
+
 _LEAVES_S = 2.0  # an abandoned call, once its connections are closed; usually at once
+# Names by the path of their owner.
+_TOUCHED = {
+    "": ("_manager", "_net"),
+    "_manager": ("_build_transport",),
+    "_net": ("_io_thread",),
+    "cluster": ("_topics",),
+}
+_TOUCHED_OF_CONNECTION = {"": ("_sock_recv",)}
 
 
 class _Selector(NetworkSelector):  # type: ignore[misc]  # kafka-python has no types
@@ -32,8 +55,13 @@ class NetworkClient(KafkaNetClient):  # type: ignore[misc]
     """
 
     def __init__(self, **configs: Any) -> None:
-        """Connects nothing. `configs` are kafka-python's."""
+        """Connects nothing. `configs` are kafka-python's.
+
+        Raises:
+            ConfigError: this kafka-python lacks a private part that is used here.
+        """
         super().__init__(net=_Selector(**configs), **configs)
+        _require_parts(self, _TOUCHED)
 
     def close(self, node_id: int | None = None) -> None:
         """Closes the connection to one broker, or all of them and the client."""
@@ -55,3 +83,65 @@ class NetworkClient(KafkaNetClient):  # type: ignore[misc]
         finally:
             if alone:
                 self._net.polled.release()
+
+
+def manager_of(client: Any) -> Any:
+    """The connections of a network client or an admin client. No public call asks one server."""
+    return client._manager  # noqa: SLF001
+
+
+def loop_of(client: NetworkClient) -> Any:
+    """Runs coroutines, in the thread that waits for them."""
+    return client._net  # noqa: SLF001
+
+
+def set_topics(client: Any, topics: Iterable[str]) -> None:
+    """Changes the topics of the metadata, which is then to be read."""
+    client.cluster._topics = set()  # noqa: SLF001 - kafka-python ignores some of the topics it has
+    client.cluster.set_topics(list(topics))
+
+
+def keep_last_answers(manager: Any) -> None:
+    """Makes the manager's transports read the bytes before the end of a connection.
+
+    kafka-python drops an answer that it reads together with the end: on a busy host, each refusal.
+    """
+    build = manager._build_transport  # noqa: SLF001
+
+    async def build_keeping(*args: Any, **options: Any) -> Any:
+        transport = await build(*args, **options)
+        _require_parts(transport, _TOUCHED_OF_CONNECTION)
+        receive = transport._sock_recv  # noqa: SLF001
+
+        def received() -> tuple[bytes, Exception | None]:
+            octets, error = receive()
+            return octets, None if octets else error  # the end is read again, by the next call
+
+        transport._sock_recv = received  # noqa: SLF001
+        return transport
+
+    manager._build_transport = build_keeping  # noqa: SLF001
+
+
+def missing_part(owner: object, touched: Mapping[str, Iterable[str]]) -> str:
+    """The path of the first name that an object of kafka-python lacks; "" if it has all.
+
+    Args:
+        touched: names by the path of the object that has them, from `owner` on.
+    """
+    for path, names in touched.items():
+        holder: object = owner
+        for step in filter(None, path.split(".")):
+            holder = getattr(holder, step, None)
+        for name in names:
+            if not hasattr(holder, name):
+                return f"{path or type(owner).__name__}.{name}"
+    return ""
+
+
+def _require_parts(owner: object, touched: Mapping[str, Iterable[str]]) -> None:
+    if missing := missing_part(owner, touched):
+        raise ConfigError(
+            f"kafka-python {kafka.__version__} has no {missing}, which duewheel uses: install "
+            "another release of kafka-python 3"
+        )

@@ -33,6 +33,7 @@ from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
+from duewheel.kafka.connect.network_client import missing_part
 from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch, seal
@@ -72,16 +73,11 @@ def check_internals(producer: KafkaProducer) -> None:
             f"kafka-python is {kafka.__version__}, this version of duewheel needs exactly "
             f"{SUPPORTED_VERSION}: pip install 'kafka-python=={SUPPORTED_VERSION}'"
         )
-    for path, names in _TOUCHED.items():
-        owner: object = producer
-        for step in filter(None, path.split(".")):
-            owner = getattr(owner, step, None)
-        missing = [name for name in names if not hasattr(owner, name)]
-        if missing:
-            raise ConfigError(
-                f"kafka-python {kafka.__version__} has no {path or 'KafkaProducer'}."
-                f"{missing[0]}: its files are not those of the published {SUPPORTED_VERSION}"
-            )
+    if missing := missing_part(producer, _TOUCHED):
+        raise ConfigError(
+            f"kafka-python {kafka.__version__} has no {missing}: its files are not those of the "
+            f"published {SUPPORTED_VERSION}"
+        )
     broker = producer.config["api_version"]
     if broker < OLDEST_BROKER:
         raise ConfigError(

@@ -10,7 +10,7 @@ kafka-python's client.
 No other read goes below kafka-python's consumer. A consumer decodes records itself, and
 raises for ever at a header name that is no UTF-8; no setting replaces its decoder. So the client
 package, too, takes whole record batches from here. All that is used exists in every kafka-python
-from 3.0.0 on; of it, `_manager` of the network client and `_topics` of its metadata are not public.
+from 3.0.0 on.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from duewheel.errors import DuewheelError
 from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.connect.network_client import manager_of, set_topics
 from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.wire.batch_reader import CorruptBatch, end_offset
 
@@ -91,7 +92,7 @@ class LeaderRequests:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._manager = client._manager  # noqa: SLF001 - KafkaConsumer takes it the same way
+        self._manager = manager_of(client)  # KafkaConsumer takes it the same way
 
     @classmethod
     def connect(cls, clients: KafkaClients, topics: Sequence[str], deadline: Deadline) -> Self:
@@ -109,9 +110,7 @@ class LeaderRequests:
 
     def set_topics(self, topics: Iterable[str]) -> None:
         """Changes the topics of the metadata, which is then to be read."""
-        cluster = self._client.cluster
-        cluster._topics = set()  # noqa: SLF001 - kafka-python ignores some of the topics it has
-        cluster.set_topics(list(topics))
+        set_topics(self._client, topics)
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:
         """The result of a coroutine. Each request in it has kafka-python's time-out."""
