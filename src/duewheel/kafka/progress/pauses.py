@@ -46,7 +46,7 @@ class PauseReader:
         # No pause is written in a transaction. A reader of committed records would not see it
         # while another writer's transaction is open before it.
         begin = partial(Deadline, deadline_s, stopping)
-        self._log = LogReader(clients, [state_topic], begin, committed=False)
+        self._reader = LogReader(clients, [state_topic], begin, committed=False)
         self._last, self._is_first = last, True
 
     def read(self) -> PausesFile:
@@ -56,14 +56,14 @@ class PauseReader:
             KafkaUnavailable: no answer in time.
             ConfigError: there is no state topic, or no right to read it.
         """
-        log, where, last = self._log, self._place, self._last
-        (end,) = log.offsets([where], LATEST).values()
+        reader, where, last = self._reader, self._place, self._last
+        (end,) = reader.offsets([where], LATEST).values()
         if self._is_first or end < last.read_below:
-            (start,) = log.offsets([where], EARLIEST).values()
+            (start,) = reader.offsets([where], EARLIEST).values()
             if not start <= last.read_below <= end:  # no file, or a recreated topic
                 last = PausesFile(read_below=start)
         if last.read_below < end:
-            found = newest_by_key(log, {where: (last.read_below, end)})
+            found = newest_by_key(reader, {where: (last.read_below, end)})
             records = {key: record.value for key, record in found.items()}
             last = PausesFile(changed(last.of, records), end)
         self._last, self._is_first = last, False
@@ -71,7 +71,7 @@ class PauseReader:
 
     def close(self) -> None:
         """Drops the connections."""
-        self._log.close()
+        self._reader.close()
 
 
 def write_pause(
@@ -90,8 +90,8 @@ def write_pause(
         ConfigError: there is no state topic, or no right to write to it.
     """
     place, key, value = place_of(state_topic, 0), key_of(kind, name), encoded(pause)
-    with LogReader(clients, [state_topic], lambda: deadline) as log:
-        log.existing(hint=INIT_MAKES_IT)
+    with LogReader(clients, [state_topic], lambda: deadline) as reader:
+        reader.existing(hint=INIT_MAKES_IT)
     own = {"acks": "all", "allow_auto_create_topics": False}
     with clients.opened(KafkaProducer, deadline, **own) as producer:
 

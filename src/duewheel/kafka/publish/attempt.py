@@ -52,7 +52,7 @@ class AttemptMaker:
 
     def __init__(self, session: FencedSession, catalog: TargetCatalog) -> None:
         self._session, self._catalog = session, catalog
-        self._state, self._log = session.progress.place, session.log
+        self._state, self._reader = session.progress.place, session.reader
         self._moves_max = BATCHES_AT_ONCE
 
     def note_success(self) -> None:
@@ -79,7 +79,7 @@ class AttemptMaker:
         moves, closed = Moved(held=progress.held), set[TopicPartition]()
         topics = {part.topic for part in parts} | {topic for topic, _ in progress.held}
         deadline = self._session.preparing(len(topics))
-        with self._log.within(deadline):
+        with self._reader.within(deadline):
             if progress.held or returning:
                 moves, closed = self._moved(admin, parts, returning, progress, deadline)
             batches = split(parts, closed, moves.held, progress.topic_ids, self._state_end)
@@ -96,7 +96,7 @@ class AttemptMaker:
         )
 
     def _state_end(self) -> int:
-        return self._log.offsets([self._state], LATEST, committed=False)[self._state]
+        return self._reader.offsets([self._state], LATEST, committed=False)[self._state]
 
     def _moved(
         self,
@@ -113,12 +113,12 @@ class AttemptMaker:
         targets = self._catalog.resolve(admin, {topic for topic, _ in partitions}, deadline)
 
         def ends(partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-            return self._log.present(partitions, LATEST, committed=False)
+            return self._reader.present(partitions, LATEST, committed=False)
 
         closed = closed_to_copies(partitions, targets, progress, ends)
         free = progress.held.keys() - closed
         bounds = Bounds.beside(parts, self._moves_max)
-        return moved(self._log, self._state, progress, free, bounds), closed
+        return moved(self._reader, self._state, progress, free, bounds), closed
 
 
 def latest_due_ms(deliveries: Deliveries) -> int:

@@ -51,7 +51,7 @@ class FencedSession:
 
     Attributes:
         progress: the shard's, in its partition of the state topic.
-        log: stays connected from the start on, so that later calls do not wait for brokers that
+        reader: stays connected from the start on, so that later calls do not wait for brokers that
             are away.
     """
 
@@ -76,7 +76,7 @@ class FencedSession:
         self._recheck = Deadline(_RECHECK_S)
         self._refusing: frozenset[str] = frozenset()  # topics that have refused a batch
         self._in_haste = False
-        self.log = LogReader(clients, [names.state_topic])
+        self.reader = LogReader(clients, [names.state_topic])
         self._admin: KafkaAdminClient | None = None
         self._was_started = False
 
@@ -150,8 +150,8 @@ class FencedSession:
         return found
 
     def _read(self, deadline: Deadline, *, past_open: bool) -> Progress | None:
-        with self.log.within(deadline):
-            return self.progress.read(self.log, past_open=past_open)
+        with self.reader.within(deadline):
+            return self.progress.read(self.reader, past_open=past_open)
 
     def _claim(self, progress: Progress | None, numbers: Sequence[int]) -> None:
         """Writes the progress again, with the ids that are in use now."""
@@ -197,10 +197,10 @@ class FencedSession:
         """
         places = [(place.topic, place.partition) for place in ending.partitions]
         try:
-            with self.log.within(Deadline(self._limits.quiet_s)):
+            with self.reader.within(Deadline(self._limits.quiet_s)):
                 # The end first: later records are stable, too, unless a transaction is open.
-                ends = self.log.present(places, LATEST, committed=False)
-                stable = self.log.present(places, LATEST)
+                ends = self.reader.present(places, LATEST, committed=False)
+                stable = self.reader.present(places, LATEST)
         except KafkaUnavailable:
             return frozenset()
         return frozenset(place[0] for place, end in ends.items() if stable.get(place, end) < end)
@@ -241,8 +241,8 @@ class FencedSession:
         """See Publisher."""
         if self._admin is None:
             raise KafkaUnavailable("the publisher is not started")
-        with self.log.within(Deadline(self._limits.quiet_s, self._stopping)):
-            return self.log.present(partitions, LATEST, committed=False)
+        with self.reader.within(Deadline(self._limits.quiet_s, self._stopping)):
+            return self.reader.present(partitions, LATEST, committed=False)
 
     def close(self) -> None:
         """Drops clients and metadata; an open transaction is left to the next `start` or its
@@ -252,7 +252,7 @@ class FencedSession:
         admin, self._admin = self._admin, None
         if admin is not None:
             close(admin)
-        self.log.close()
+        self.reader.close()
         self._catalog.forget()
 
     def _require_state_topic(self, admin: KafkaAdminClient, deadline: Deadline) -> None:

@@ -51,7 +51,7 @@ class TopicReader:
         self._stopping = stopping
         self._client: KafkaAdminClient | None = None
         # Without topics of its own: it would read the metadata of deleted ones again and again.
-        self._log = LogConnection(self.clients, (), self.deadline)
+        self._connection = LogConnection(self.clients, (), self.deadline)
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +64,7 @@ class TopicReader:
         client, self._client = self._client, None
         if client is not None:
             close(client)
-        self._log.close()
+        self._connection.close()
 
     def deadline(self) -> Deadline:
         """A deadline for one call, from now on."""
@@ -147,7 +147,7 @@ class TopicReader:
     ) -> dict[TopicPartition, int]:
         counts = self.describe_partitions(topics)
         wanted = [(topic, number) for topic, count in counts.items() for number in range(count)]
-        answers = self._log.ask(wanted, time, committed=committed)
+        answers = self._connection.ask(wanted, time, committed=committed)
         with self.clients.explained("ask for offsets"):
             # All or none: a partition that is left out would pass for one that does not exist.
             return {place: _offset(answer) for place, answer in answers.items()}
