@@ -38,7 +38,7 @@ class PauseRecord(NamedTuple):
 
 class PausedTimers(NamedTuple):
     """The topics and tags whose timers wait at one moment: by commands, or because timer topics
-    rest (kafka/targets/rest.py).
+    rest (kafka/targets/work_rests.py).
     """
 
     targets: frozenset[str] = frozenset()

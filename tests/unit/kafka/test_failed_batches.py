@@ -23,13 +23,13 @@ from kafka.errors import (
 
 from duewheel.kafka.connect.deadline import DeadlineExceeded
 from duewheel.kafka.ledger.producer_internals import Outcome
-from duewheel.kafka.publish.failed_batches import Consequences, TopicsRest, consequences_of
+from duewheel.kafka.publish.failed_batches import Consequences, WhenToRest, consequences_of
 
 TAKEN = Outcome(None, failed_itself=False)
 ABORTED = Outcome(UnknownError("aborted"), failed_itself=False)
 FAILED = Outcome(UnknownError("failed"), failed_itself=True)
 
-AT_ONCE = TopicsRest.AT_ONCE
+AT_ONCE = WhenToRest.AT_ONCE
 NOTHING = Consequences()
 CLOSED = Consequences(closes_partition=True)
 LIMIT = Consequences(shows_limit=True, rest=AT_ONCE)
@@ -37,7 +37,7 @@ LIMIT_AND_MARKER = replace(LIMIT, may_refuse_marker=True)
 FOREIGN = Consequences(may_refuse_marker=True, rest=AT_ONCE)
 FOREIGN_CLOSED = replace(FOREIGN, closes_partition=True)
 OUT_OF_ORDER = replace(CLOSED, rest=AT_ONCE)
-TIMESTAMP = replace(CLOSED, may_refuse_marker=True, rest=TopicsRest.AFTER_ANOTHER)
+TIMESTAMP = replace(CLOSED, may_refuse_marker=True, rest=WhenToRest.AFTER_ANOTHER)
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_a_refusal_of_a_batch_that_cannot_be_divided_closes_its_partition(
 @pytest.mark.parametrize(
     ("error", "rest"),
     [
-        (InvalidTimestampError, TopicsRest.NO),
+        (InvalidTimestampError, WhenToRest.NEVER),
         (InvalidRecordError, AT_ONCE),
         (OutOfOrderSequenceNumberError, AT_ONCE),
-        (UnknownError, TopicsRest.NO),
+        (UnknownError, WhenToRest.NEVER),
     ],
 )
 def test_a_trial_of_a_partition_has_no_timer_topic_rest_for_its_timestamps(
-    error: type[Exception], rest: TopicsRest
+    error: type[Exception], rest: WhenToRest
 ) -> None:
     for progress in (TAKEN, ABORTED):
         assert consequences_of(error("it"), progress, is_trial=True).rest is rest

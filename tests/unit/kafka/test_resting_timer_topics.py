@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
-from duewheel.kafka.targets.rest import Rests
 from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics
+from duewheel.kafka.targets.work_rests import TimerTopicRests
 from duewheel.testing import ManualClock
 
 
@@ -49,7 +49,7 @@ def test_after_a_long_transaction_with_costly_targets_their_timer_topic_rests() 
 def test_all_timer_topics_together_take_a_tenth_of_the_time() -> None:
     """Each of them works for two seconds as soon as it may."""
     clock, worked_s = ManualClock(0), 0
-    rests = Rests(now_s=lambda: clock.now_ms() / 1000)
+    rests = TimerTopicRests(now_s=lambda: clock.now_ms() / 1000)
     topics = [f"t{number}" for number in range(20)]
     while clock.now_ms() < 10_000_000:
         able = [topic for topic in topics if topic not in rests.resting]

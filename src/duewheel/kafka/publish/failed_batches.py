@@ -23,10 +23,10 @@ _REFUSES_MARKERS = (*FENCED, InvalidTimestampError, InvalidRecordError)
 _FOREIGN = (*FENCED, OutOfOrderSequenceNumberError)
 
 
-class TopicsRest(Enum):
-    """Whether the timer topics rest whose timers are in the batch."""
+class WhenToRest(Enum):
+    """When the timer topics rest whose timers are in the batch."""
 
-    NO = auto()
+    NEVER = auto()
     AFTER_ANOTHER = auto()  # if they had another such batch lately
     AT_ONCE = auto()
 
@@ -39,13 +39,13 @@ class Consequences:
         shows_limit: it is encoded again in halves, or its record becomes a dead letter.
         closes_partition: its partition takes no writes for now.
         may_refuse_marker: the next start does not wait for the partition's marker for long.
-        rest: whether timer topics rest.
+        rest: when timer topics rest.
     """
 
     shows_limit: bool = False
     closes_partition: bool = False
     may_refuse_marker: bool = False
-    rest: TopicsRest = TopicsRest.NO
+    rest: WhenToRest = WhenToRest.NEVER
 
 
 def consequences_of(
@@ -63,15 +63,15 @@ def consequences_of(
             shows_limit=not is_whole,
             closes_partition=is_whole,
             may_refuse_marker=may_refuse_marker,
-            rest=TopicsRest.AT_ONCE,
+            rest=WhenToRest.AT_ONCE,
         )
     if progress.failed_itself:
         return Consequences()
-    rest = TopicsRest.NO
+    rest = WhenToRest.NEVER
     if isinstance(error, _FOREIGN):
-        rest = TopicsRest.AT_ONCE
+        rest = WhenToRest.AT_ONCE
     elif may_refuse_marker and not is_trial:  # trials become rare
-        rest = TopicsRest.AFTER_ANOTHER
+        rest = WhenToRest.AFTER_ANOTHER
     return Consequences(
         closes_partition=progress.error is None or not isinstance(error, _NO_VERDICT),
         may_refuse_marker=may_refuse_marker,

@@ -55,7 +55,7 @@ from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.transactional_producer import doubt_of
 from duewheel.kafka.log.compression import Compression, compressed
 from duewheel.kafka.publish.attempt import AttemptMaker, PublishAttempt
-from duewheel.kafka.publish.failed_batches import TopicsRest, consequences_of
+from duewheel.kafka.publish.failed_batches import WhenToRest, consequences_of
 from duewheel.kafka.publish.fenced_session import FencedSession, ShardNames
 from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
@@ -276,7 +276,7 @@ class KafkaPublisher:
         outcomes: Sequence[internals.Outcome],
     ) -> None:
         """Carries out the consequences of every batch that has failed by itself."""
-        causes = {rest: list[tuple[list[Part], str]]() for rest in TopicsRest}
+        causes = {rest: list[tuple[list[Part], str]]() for rest in WhenToRest}
         for part, error in internals.causes(parts, outcomes):
             partition, name = (part.topic, part.partition), type(error).__name__
             is_trial = self._catalog.has_failed(partition)
@@ -289,8 +289,8 @@ class KafkaPublisher:
                 # A hint, unless the progress was acknowledged: Kafka names them at the next start.
                 self._session.note_refusing([part.topic])
             causes[follow.rest].append(([part], f"{part.topic} refused a record: {name}"))
-        self._note_causes(prepared, causes[TopicsRest.AT_ONCE], began_ms)
-        self._note_causes(prepared, causes[TopicsRest.AFTER_ANOTHER], began_ms, at_once=False)
+        self._note_causes(prepared, causes[WhenToRest.AT_ONCE], began_ms)
+        self._note_causes(prepared, causes[WhenToRest.AFTER_ANOTHER], began_ms, at_once=False)
 
     def _note_causes(
         self,

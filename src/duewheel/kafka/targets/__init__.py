@@ -3,5 +3,5 @@
 
 `background_lookups` fetches the others beside transactions; `unavailable_partitions` decides which
 of their partitions take no writes for now, `costly_targets` which topics make appends slow.
-`rest` bounds the time that lookups and slow appends take, `ttl_cache` is the cache itself.
+`work_rests` bounds the time that lookups and slow appends take, `ttl_cache` is the cache itself.
 """

@@ -31,9 +31,9 @@ from duewheel.kafka.targets.background_lookups import BackgroundLookups, for_now
 from duewheel.kafka.targets.costly_targets import CostlyLog
 from duewheel.kafka.targets.describe_targets import NONE_SUCH, TargetDescriber
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
-from duewheel.kafka.targets.rest import Rest
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
+from duewheel.kafka.targets.work_rests import WorkRest
 from duewheel.kafka.topics.description import TOPICS_PER_REQUEST
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
@@ -70,7 +70,7 @@ class TargetCatalog:
         self._usable: TtlCache[str, Target] = TtlCache()  # topics that take records
         self._unusable: TtlCache[str, Target] = TtlCache()
         self._costly_log = CostlyLog()
-        self._rest_of_new = Rest()  # from waits for names that were not known
+        self._rest_of_new = WorkRest()  # from waits for names that were not known
         self._background = BackgroundLookups()
         self._complete: TtlCache[str, tuple[str, int]] = TtlCache()  # all partitions have logs
         self._refusal_limits = RefusalLimits(limits.target_age_s)

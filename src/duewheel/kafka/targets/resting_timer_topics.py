@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from duewheel.checkpoints.pauses import PausedTimers
-from duewheel.kafka.targets.rest import Rests
 from duewheel.kafka.targets.ttl_cache import TtlCache
+from duewheel.kafka.targets.work_rests import TimerTopicRests
 
 _REFUSED_S = (3.0, 60.0)  # the shortest and the longest rest after a refusal
 _LATELY_S = 60.0
@@ -42,8 +42,8 @@ class RestingTimerTopics:
         change.
         """
         self._note, self._now_s = note, now_s
-        self._refused = Rests(_REFUSED_S, now_s)
-        self._slow = Rests(now_s=now_s)
+        self._refused = TimerTopicRests(_REFUSED_S, now_s)
+        self._slow = TimerTopicRests(now_s=now_s)
         self._warned: TtlCache[str, bool] = TtlCache(now_s=now_s)  # would rest at once next time
         self._why: dict[str, str] = {}  # those of `_refused`
         self._lost: frozenset[str] = frozenset()  # those with refusals since the last commit

@@ -15,7 +15,7 @@ _PARTS = 10  # of the time; work has one of them
 _REMEMBERED_S = 600  # after a rest
 
 
-class Rest:
+class WorkRest:
     """The time in which there is no work. The publisher's thread changes it; any thread may read
     it.
     """
@@ -36,9 +36,9 @@ class Rest:
         self._until_s = 0.0
 
 
-class Rests:
+class TimerTopicRests:
     """The timer topics that rest. The n of them share a tenth of the time: each rests for 10n - 1
-    times as long as its work has lasted. Threads: as Rest.
+    times as long as its work has lasted. Threads: as WorkRest.
     """
 
     def __init__(
