@@ -48,7 +48,7 @@ from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records
-from duewheel.kafka.log.ends import STALLED_S
+from duewheel.kafka.log.connection import STALLED_S
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import TakenTopics, discover, require_some

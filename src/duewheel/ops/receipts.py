@@ -23,7 +23,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records, rows_of
-from duewheel.kafka.log.ends import INIT_MAKES_IT
+from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.reader import LogReader
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after

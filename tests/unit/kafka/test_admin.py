@@ -6,7 +6,7 @@ import pytest
 from kafka.errors import LeaderNotAvailableError, TopicAuthorizationFailedError
 
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
-from duewheel.kafka.log.ends import LogConnection
+from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.topics.admin import KafkaAdmin
 
 

@@ -4,7 +4,7 @@ Committed fetches end at the last stable offset, and each lists the aborted tran
 records it holds.
 
 Each call sends one request to each leader and reads the answers; an error is the answer for its
-partition. ends.py decides which to repeat. The coroutines run in the event loop of
+partition. connection.py decides which to repeat. The coroutines run in the event loop of
 kafka-python's client.
 
 No other read goes below kafka-python's consumer. A consumer decodes records itself, and

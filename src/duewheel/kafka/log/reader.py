@@ -15,7 +15,7 @@ from kafka import errors
 
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.ends import LogConnection
+from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.kafka.log.records import Record, records_of

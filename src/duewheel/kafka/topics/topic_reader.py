@@ -13,7 +13,7 @@ from kafka.errors import for_code
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.ends import LogConnection
+from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.kafka.topics.description import Topic, describe, read_settings
 from duewheel.schemas.batches import TopicPartition

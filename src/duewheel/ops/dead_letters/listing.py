@@ -22,7 +22,7 @@ from duewheel.config.range_ends import BEGINNING, Bound
 from duewheel.config.settings import Settings
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.ends import INIT_MAKES_IT
+from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.state_topic import place_of

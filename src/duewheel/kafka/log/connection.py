@@ -1,6 +1,6 @@
-"""Where logs begin and end, over kafka-python's connections to the leaders of partitions.
+"""A connection to the logs of partitions finds out where they begin and end.
 
-Metadata, security, connections and the protocol stay kafka-python's.
+Metadata, security, the sockets to leaders and the protocol stay kafka-python's.
 
 - An end is the last stable offset, unless `committed` is False.
 - A partition that is missing, or has no leader, is waited for; `missing_ok` and `present` leave it
