@@ -1,4 +1,4 @@
-"""Sends ready-made record batches by kafka-python's sender; all use of the producer's internals.
+"""Sends ready-made batches by kafka-python's sender; no other module uses the producer's internals.
 
 kafka-python takes one record per call and encodes it in Python, 12 to 17 µs each. A ready batch in
 its accumulator costs the same whatever it holds; sequence numbers, retries, the transaction's
@@ -14,7 +14,7 @@ partitions and the commit stay kafka-python's. This module relies on:
                   for incomplete batches
 
 None of this is public: the version is pinned exactly, and `check_internals` refuses any other. The
-publisher's thread only; `ReadyRecords` also serves kafka-python's sender.
+publisher's thread calls all of it; kafka-python's sender calls `ReadyRecords`, too.
 """
 
 from __future__ import annotations

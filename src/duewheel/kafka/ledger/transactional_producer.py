@@ -1,9 +1,9 @@
 """Writes ready batches in transactions, by a producer that owns its transactional id.
 
-For all that is written exactly once: deliveries with their progress, replays with their position. A
-failed transaction stays open: the caller drops the producer, and the next `open` ends the
-transaction. wheel/transaction_outcome.py then finds out whether it was committed. One thread per
-producer.
+All that is written exactly once uses it: deliveries with their progress, replays with their
+position. A failed transaction stays open: the caller drops the producer, and the next `open` ends
+the transaction. wheel/transaction_outcome.py then finds out whether it was committed. A producer
+belongs to one thread.
 """
 
 from __future__ import annotations

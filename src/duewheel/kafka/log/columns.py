@@ -1,4 +1,4 @@
-"""The records of fetched batches as columns: committed ones, within their range.
+"""Reads the committed records of fetched batches, within their range, as columns.
 
 A broker sends whole batches, and each is read to its end: the records before and after the range
 are dropped here. A batch that cannot be read is one row (`KafkaRecords.unread`).

@@ -1,6 +1,6 @@
-"""The newest committed record of a key.
+"""Finds the newest committed record of a key.
 
-Order matters. The end offset is read, open transactions included, after the caller's
+The order matters. The end offset is read, open transactions included, after the caller's
 `init_transactions` has returned: so every record of this caller that may be committed is below it.
 Then committed records are read until the position reaches that end: while another transaction is
 open there, the position stays below it, and the newest record may be hidden.

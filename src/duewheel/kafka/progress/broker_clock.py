@@ -1,4 +1,4 @@
-"""The brokers' clock, by the timestamp of a record that is written for it alone."""
+"""Reads the brokers' clock from the timestamp of a record that is written for it alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Writes and follows pauses, whose records are in the state topic.
 
-Format and effect: checkpoints/pauses.py. Without a file of known pauses the first read takes the
-whole partition, because a pause may be older than any number of progress records.
+checkpoints/pauses.py has their format and effect. Without a file of known pauses the first read
+takes the whole partition, because a pause may be older than any number of progress records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The consequences of a batch that has failed by itself, by its error and the progress.
+"""Decides the consequences of a batch that has failed by itself, from its error and the progress.
 
 The progress is in the last batch of its transaction, which stands for the cluster: if it has failed
 by itself, too, the whole cluster may be down. Then only a refusal of the content has consequences.

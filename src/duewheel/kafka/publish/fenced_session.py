@@ -1,4 +1,4 @@
-"""A shard's clients, from the start that takes its transactional id: that fences an earlier owner.
+"""A start opens a shard's clients and takes its transactional id, which fences an earlier owner.
 
 The last instance to start owns the shard: Kafka refuses transactions of every other one, and ends
 the one that is open. `peek`, `age_ms` and `broker_now_ms`, which a standby calls, take no id; the

@@ -9,8 +9,8 @@ A partition is closed to copies (`closed_to_copies`) while
 
 The last two end when the operator accepts the loss (accept_loss.py).
 
-Batches are held and moved whole. The format, and why the order of copies matters:
-checkpoints/held_copies.py. The publisher's thread only.
+Batches are held and moved whole. checkpoints/held_copies.py has the format, and says why the order
+of copies matters. The publisher's thread owns the queue.
 """
 
 from __future__ import annotations

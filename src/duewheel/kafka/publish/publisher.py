@@ -29,7 +29,7 @@ with the number of topics; one for 2 to 4. A transaction that exceeds it raises
 ever. A longer deadline is no remedy: until a transaction ends, read_committed consumers of its
 partitions wait.
 
-Threads: any one thread may call `prepare`; the dequeue loop's calls everything else.
+Any one thread may call `prepare`; the dequeue loop's thread calls everything else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The timestamps of the publisher's records: this host's clock, kept near the brokers'."""
+"""The publisher's records have timestamps of this host's clock, kept near the brokers'."""
 
 from __future__ import annotations
 

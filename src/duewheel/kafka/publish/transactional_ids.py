@@ -6,13 +6,13 @@ the same producer id and a higher epoch, which each client with Write on the top
 a setting of its topic does not permit it. The id is *blocked* then, and the shard uses the next
 one.
 
-Order, so that of two processes only one can commit. The newest progress names, in a header, the ids
+The order lets only one of two processes commit. The newest progress names, in a header, the ids
 that may still be used: those that were blocked when they were last tried, and the present one.
 
     1. take every id that the progress names, or find it blocked; a new id if the last is blocked
     2. read the progress, past open transactions
     3. the shard is taken, if 1 has found the same ids blocked, and 2 the same names. Else the ids
-       in use are named: by another process, or by writing the progress again. 1 again
+       in use are named, by another process or by writing the progress again; 1 follows again
 
 So a process has named its new id before it tries the blocked ones for the last time. Another one
 that takes one of these later reads the name, and takes the new id as well; one that has taken it

@@ -1,4 +1,4 @@
-"""The timer topics that rest, because their timers have held up those of all others.
+"""Timer topics rest if their timers have held up those of all others.
 
 - refused: a target has refused a record, as after its `max.message.bytes` was lowered, or because
   another client has written under the shard's producer id. That aborts the transaction of all. All

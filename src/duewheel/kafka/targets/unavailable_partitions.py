@@ -10,8 +10,8 @@ Two sources:
                 rows. It begins with the commit: a start of the publisher may take longer, and the
                 rows that have waited would be delayed by the next trial, too
 
-The fate of their rows: wheel/dequeue/fate.py. Each change is logged once, however many rows it
-affects.
+wheel/dequeue/fate.py decides the fate of their rows. Each change is logged once, however many rows
+it affects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bounds the share of the time that some work takes: after it there is none for nine times as long.
 
-Used for lookups of names that were not known, for targets whose settings make appends slow, and for
+Such work is lookups of names that were not known, appends that a target's settings make slow, and
 transactions that are lost because a target refuses a record: one producer causes each, and the rows
 of all others wait meanwhile.
 """
