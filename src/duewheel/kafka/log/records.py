@@ -1,4 +1,4 @@
-"""Reads the records of fetched batches one by one, in plain Python: it suits few records.
+"""Reads the records of fetched batches one by one, in plain Python: the client has no other way.
 
 No bytes of a producer stop a reader: batches that cannot be read are left out, with a line in the
 log for those of an answer, and a header's name that is no UTF-8 has surrogates for its bytes.
