@@ -177,10 +177,8 @@ class DeadLetter:
         topic is no target of timers, but takes replies. `why_no_target` returns the rule that
         forbids a target to the timers of a timer topic.
         """
-        try:
-            (timer_topic, timer_partition), _ = record_named(self.source)
-            if not self.code:
-                raise ValueError("there is no reason")
+        try:  # a record without a code is no dead letter, either
+            (timer_topic, timer_partition), _ = record_named(self.source if self.code else "")
         except ValueError:
             return Refusal("not_a_dead_letter", "TIMER_ERROR_CODE or TIMER_SOURCE is missing")
         if (lost := self._why_never()) is not None:

@@ -95,9 +95,8 @@ class DueRows:
         found = [values.get(topic, otherwise) for topic, _ in self.deliveries.source_partitions]
         return np.array(found, np.int64)[self.deliveries.source_partition]
 
-    def key_bits(self, rows: Int64 | slice = slice(None)) -> Uint64:
+    def key_bits(self, rows: Int64) -> Uint64:
         """Computes 64 uniform bits of the key of each of these rows, or of its id without a key."""
-        rows = np.arange(len(self.slot))[rows]
         hashes = order_hashes(self.deliveries.key_hash[rows], take(self.deliveries.timer_id, rows))
         mixed = hashes.astype(np.uint64)
         for shift, factor in _MIX:
@@ -128,9 +127,9 @@ class Policy(ABC):
     is_last = False
 
     @classmethod
+    @abstractmethod
     def configured(cls, settings: PolicySettings) -> Self | None:
         """Makes it of the settings; None: they have none."""
-        return None
 
     @abstractmethod
     def not_before_ms(self, rows: DueRows) -> Int64 | None:

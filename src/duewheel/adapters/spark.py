@@ -205,22 +205,25 @@ class _Sink:
         """Hands a row over; the result waits for its acknowledgement."""
         from duewheel.client.request_headers import rejected_headers
 
-        fields = dict(row)
-        target, value, key = (row.pop(name, None) for name in ("target", "value", "key"))
-        headers = row.pop("headers", None) or []
+        others = dict(row)
+        target, value, key, due, delay = (
+            others.pop(name, None) for name in ("target", "value", "key", "due", "delay")
+        )
+        headers = others.pop("headers", None) or []
         try:
             if target is None:
                 raise InvalidTimer("the target is null")
             if any(octets is None for _, octets in headers):
                 raise InvalidTimer("the value of a header is null")
-            due, delay = row.pop("due", None), row.pop("delay", None)
             if (due is None) == (delay is None):
                 raise InvalidTimer("give exactly one of due and delay")
-            arguments = {"deliver_at": due, "delay": delay, "headers": headers, **row}
-            return producer.schedule(target, value, key=key, **arguments).result
+            timer = producer.schedule(
+                target, value, key=key, deliver_at=due, delay=delay, headers=headers, **others
+            )
+            return timer.result
         except InvalidTimer as error:
-            given = [name for name in _SHOWN if fields.get(name) is not None]
-            shown = ", ".join(f"{name}={fields[name]!r:.{_SHOWN_MAX}}" for name in given)
+            given = [name for name in _SHOWN if row.get(name) is not None]
+            shown = ", ".join(f"{name}={row[name]!r:.{_SHOWN_MAX}}" for name in given)
             reason = f"a row makes no timer: {error} ({shown})"
             if not self.keeps_bad_rows:
                 raise InvalidTimer(reason) from None
@@ -301,14 +304,14 @@ def _listed(options: Mapping[str, str]) -> tuple[TableList, dict[str, Condition]
     """
     from duewheel.tables import LISTS
 
-    table = options.get("table", "")
-    if table not in LISTS:
+    found = LISTS.get(options.get("table", ""))
+    if found is None:
         raise ConfigError(f"the option table is one of {', '.join(LISTS)}")
     own = {"table", "config"}
-    _refuse_others("option", options, own | LISTS[table].conditions.model_fields.keys())
+    _refuse_others("option", options, own | found.conditions.model_fields.keys())
     conditions: dict[str, Condition] = {name: options[name] for name in options.keys() - own}
-    LISTS[table].wanted(conditions)
-    return LISTS[table], conditions
+    found.wanted(conditions)
+    return found, conditions
 
 
 class TableReader(DataSourceReader):

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
-from tests.harness.config_file import small_settings
-from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0, TimerRow
+from tests.harness.local_world import NOW_MS
+from tests.harness.stopped_shard import stopped_shard
+from tests.harness.timer_rows import TimerRow
 
 from duewheel.adapters.spark import DuewheelSource
 from duewheel.client.request_headers import rejected_headers
@@ -26,16 +26,7 @@ COUNT = 100
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """Of a shard that was stopped, with a timer each second."""
-    settings = small_settings(tmp_path / "data")
-    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
-    world.append(*(TimerRow(0, n, NOW_MS + 1000 * n) for n in range(1, COUNT + 1)))
-    world.stop()
-    path = tmp_path / "duewheel.toml"
-    path.write_text(
-        f'[storage]\ndata_dir = "{tmp_path / "data"}"\n'
-        '[timer]\ntopics = ["timers"]\nslots = 100_000\nroll_window = "1h"\nmargin = "5m"\n'
-    )
-    return path
+    return stopped_shard(tmp_path, (TimerRow(0, n, NOW_MS + 1000 * n) for n in range(1, COUNT + 1)))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.harness.config_file import small_settings
-from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.timer_rows import P0, TimerRow
+from tests.harness.local_world import NOW_MS
+from tests.harness.stopped_shard import stopped_shard
+from tests.harness.timer_rows import TimerRow
 
 from duewheel.api.arrow_columns import batches_of, schema_of
 from duewheel.api.dead_letters import DeadLetterSummary
@@ -30,17 +30,8 @@ COUNT = 250
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """The settings of a shard that was stopped, with a timer each second; one is a dead letter."""
-    settings = small_settings(tmp_path / "data")
-    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
-    rows = [TimerRow(0, n, NOW_MS + 1000 * n, rejected=n == 7) for n in range(1, COUNT + 1)]
-    world.append(*rows)
-    world.stop()
-    path = tmp_path / "duewheel.toml"
-    path.write_text(
-        f'[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[storage]\ndata_dir = "{tmp_path / "data"}"\n'
-        '[timer]\ntopics = ["timers"]\nslots = 100_000\nroll_window = "1h"\nmargin = "5m"\n'
-    )
-    return path
+    rows = (TimerRow(0, n, NOW_MS + 1000 * n, rejected=n == 7) for n in range(1, COUNT + 1))
+    return stopped_shard(tmp_path, rows)
 
 
 def listed(config: Path, output: str, *options: str) -> bytes:

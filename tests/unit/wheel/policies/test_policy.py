@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from hypothesis import assume, example, given
@@ -24,7 +25,7 @@ from tests.simulation.contract_check import decoded
 from duewheel.config.settings import load
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_POLICY
-from duewheel.wheel.policies.policy import DueRows, Policy, returning
+from duewheel.wheel.policies.policy import DueRows, Policy, PolicySettings, returning
 from duewheel.wheel.policies.table import configured
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import slot_of
@@ -39,6 +40,10 @@ class Until(Policy):
     instants: Sequence[int] | None
     name: str = "until"
     refusal: str = "until forbids it"
+
+    @classmethod
+    def configured(cls, settings: PolicySettings) -> Self | None:
+        return None
 
     def not_before_ms(self, rows: DueRows) -> Int64 | None:
         return None if self.instants is None else np.array(self.instants)
