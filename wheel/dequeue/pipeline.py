@@ -66,6 +66,7 @@ class PreparedChunk:
         prepared: the rows that are not delivered yet.
         cancelled: how many rows were dropped because they are cancelled.
         dropped: how many rows were dropped by a policy.
+        missed: how many rows of recurring timers did not fire, being late.
         decoded: all rows of the chunk, including cancelled ones and those that are out already.
         rank: each row's place in its slot (slot_ranks.py).
         ends: if the slot after it is half delivered, the offset after its last row, by source
@@ -76,6 +77,7 @@ class PreparedChunk:
     prepared: Prepared
     cancelled: int
     dropped: int
+    missed: int
     decoded: DecodedChunk
     rank: Int64
     ends: Mapping[TopicPartition, int] | None
@@ -317,7 +319,7 @@ class Pipeline:
         if not leaves.all():
             deliveries, offset = deliveries.take(row), offset[leaves]
             recurring = recurring.within(leaves)
-        deliveries, of = with_successors(deliveries, recurring, offset, slots.now_ms)
+        deliveries, of, missed = with_successors(deliveries, recurring, offset, slots.now_ms)
         kept: Int64 = np.flatnonzero(deliveries.not_before_ms != DROPPED)
         dropped = len(deliveries) - len(kept)
         if dropped:
@@ -326,6 +328,7 @@ class Pipeline:
             replace(self._prepare(deliveries), row=row[of]),
             int(cancelled.sum()),
             dropped,
+            missed,
             decoded,
             rank,
             _ends(decoded),

@@ -39,6 +39,8 @@ class Statistics:
             counted each time.
         cancelled: timers that a cancel has suppressed.
         dropped: timers that a policy has dropped.
+        missed: late firings of recurring timers that were left out, as TIMER_MISSED says; of
+            several in a row only the first counts.
         replies: to cancels and reschedules, by outcome.
         chases: cancels that were written again to the end of their partition.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
@@ -56,6 +58,7 @@ class Statistics:
     letters_kept: int = 0
     cancelled: int = 0
     dropped: int = 0
+    missed: int = 0
     replies: Mapping[str, int] = field(default_factory=dict)
     chases: int = 0
     rolled: Mapping[str, int] = field(default_factory=dict)
@@ -70,12 +73,16 @@ class Statistics:
         """Returns these with one more transaction whose outcome had to be read back."""
         return replace(self, doubts=self.doubts + 1)
 
-    def after_drops(self, cancelled: int, dropped: int) -> Statistics:
-        """Returns these with so many more timers that cancels, or policies, have suppressed."""
-        if not (cancelled or dropped):
+    def after_drops(self, cancelled: int, dropped: int, missed: int) -> Statistics:
+        """Returns these with so many more timers that were left out."""
+        if not (cancelled or dropped or missed):
             return self  # nearly always, and this is once for each transaction
-        cancelled, dropped = self.cancelled + cancelled, self.dropped + dropped
-        return replace(self, cancelled=cancelled, dropped=dropped)
+        return replace(
+            self,
+            cancelled=self.cancelled + cancelled,
+            dropped=self.dropped + dropped,
+            missed=self.missed + missed,
+        )
 
     def after_replies(self, outcomes: Mapping[str, int], chases: int) -> Statistics:
         """Returns these with more replies, by outcome, and chases."""

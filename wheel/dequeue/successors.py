@@ -68,16 +68,17 @@ class _Split:
     succeeded: list[int]
     due_ms: list[int]  # of those, the successor's
     refused: list[tuple[int, str]]
+    missed: int = 0
 
 
 def with_successors(
     deliveries: Deliveries, recurring: Recurring, source: Int64, now_ms: int
-) -> tuple[Deliveries, Int64]:
+) -> tuple[Deliveries, Int64, int]:
     """Splits the recurring rows as the module's head says, and returns also the row that each comes
-    from. `source` is the offset of each row's record.
+    from, and how many were missed. `source` is the offset of each row's record.
     """
     if not len(recurring.rows):
-        return deliveries, np.arange(len(deliveries))
+        return deliveries, np.arange(len(deliveries)), 0
     split = _split(deliveries, recurring, now_ms)
     leaving = np.ones(len(deliveries), np.bool_)
     leaving[recurring.rows] = False
@@ -88,7 +89,7 @@ def with_successors(
     if not leaving.all():
         rest = rest.take(row)
     joined = replace(rest, targets=successors.targets).extended_by(successors)
-    return joined, np.concatenate([row, np.array(split.succeeded, np.int64)])
+    return joined, np.concatenate([row, np.array(split.succeeded, np.int64)]), split.missed
 
 
 def _split(deliveries: Deliveries, recurring: Recurring, now_ms: int) -> _Split:
@@ -122,6 +123,7 @@ def _split(deliveries: Deliveries, recurring: Recurring, now_ms: int) -> _Split:
                     raise ConfigError("it has no instant")
             else:
                 fires, next_ms = recurrence.following(due_ms, id_hash, present_ms)
+                split.missed += not (fires or recurrence.paused)
         except ConfigError as error:
             split.refused.append((row, str(error)))
             continue

@@ -128,6 +128,12 @@ class DequeueMetrics:
     def _cancels(self, statistics: Statistics) -> Iterator[Metric]:
         yield counter("cancelled", "Timers that a cancel has stopped.", statistics.cancelled)
         yield counter("dropped", "Timers dropped because they had expired.", statistics.dropped)
+        yield counter(
+            "missed",
+            "Firings of recurring timers that were late by more than a minute and left out, as "
+            "TIMER_MISSED says. Of several in a row only the first counts.",
+            statistics.missed,
+        )
         yield counters(
             "answers",
             "Replies to cancels, reschedules and TIMER_IF_PENDING, by outcome.",

@@ -291,6 +291,7 @@ def _counters(dequeue: Dequeue) -> dict[str, int]:
         "parked": sum(statistics.parked.values()),
         "cancelled": statistics.cancelled,
         "dropped": statistics.dropped,
+        "missed": statistics.missed,
         "transactions": statistics.transactions,
         "doubts": statistics.doubts,
         "lateness_max_ms": statistics.lateness.max_ms,

@@ -18,7 +18,7 @@ from tests.harness.source_table import read_records
 
 from duewheel import factory
 from duewheel.cli.main import cli
-from duewheel.config.keys_and_defaults import TimerTopic
+from duewheel.config.keys_and_defaults import RECURRING_QUOTA, TimerTopic
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.schemas.request.parser import parse
@@ -83,6 +83,14 @@ def test_each_key_reaches_a_part(key: str) -> None:
 
     alone, beside = {key: OTHERS[key]}, {name: OTHERS[name] for name in OTHERS if name != key}
     assert parts(alone) != parts({}) or parts(OTHERS) != parts(beside)
+
+
+def test_a_topic_of_recurring_timers_has_a_quota_by_default(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, LISTED + '[timer.topic."orders.delayed"]\nrecurring = true\n')
+    assert settings.by_topic("quota_per_second") == {"orders.delayed": RECURRING_QUOTA}
+    own = "recurring = true\nquota_per_second = 100_000\n"
+    settings = loaded(tmp_path, LISTED + '[timer.topic."orders.delayed"]\n' + own)
+    assert settings.by_topic("quota_per_second") == {"orders.delayed": 100_000}
 
 
 def test_values_in_the_parts(tmp_path: Path) -> None:

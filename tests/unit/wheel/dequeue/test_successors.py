@@ -236,6 +236,7 @@ def test_missed_instants(tmp_path: Path, missed: bytes, wanted: list[int]) -> No
     world.clock.sleep(630)  # of which the last minute is not missed
     world.run(90)  # a firing in each slot at most, here of a second, until it has caught up
     assert world.instants == [10, 20, *wanted, *range(600, 750, 10)]
+    assert world.dequeue.statistics.missed == (missed != b"all")
     world.kill()
 
 
