@@ -74,7 +74,7 @@ class WholeShard:
                 "receipts_topic": f"{name}.receipts",
                 "topics_pattern": f"{name}[.]later.*",
                 "topic": {
-                    self.timers: {"recurring": True},
+                    self.timers: {"recurring": True, "quota_per_second": 1_000_000},
                     f"{name}.later.right": {"headers": "etf1"},
                     f"{name}.later.quota": {"quota_per_second": 20},
                 },

@@ -268,7 +268,7 @@ def test_topics_that_come_later_and_go(served: WholeShard) -> None:
 def test_a_topic_over_its_quota_waits_and_delays_no_other(served: WholeShard) -> None:
     shard, count = served, 600
     shard.forget()
-    ((topic, quota),) = shard.settings.by_topic("quota_per_second").items()
+    _, (topic, quota) = shard.settings.by_topic("quota_per_second").items()
     make_timer_topic(shard.servers, topic)
     producer = KafkaProducer(bootstrap_servers=shard.servers)
     at_once: Headers = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", shard.target.encode())]

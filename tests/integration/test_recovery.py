@@ -141,7 +141,7 @@ def test_a_directory_lost_with_a_slot_half_delivered(shard: LoadedShard) -> None
 @pytest.mark.crash_matrix
 def test_a_quota_slows_no_recovery(shard: LoadedShard) -> None:
     """Ten seconds of the quota were in the wheel: they are read again in one batch."""
-    ((topic, quota),) = shard.settings.by_topic("quota_per_second").items()
+    _, (topic, quota) = shard.settings.by_topic("quota_per_second").items()
     make_timer_topic(shard.servers, topic)
     due = dict.fromkeys((b"quota %d" % n for n in range(10 * quota)), CLOCK.now_ms() + 60_000)
     producer = KafkaProducer(bootstrap_servers=shard.servers)
