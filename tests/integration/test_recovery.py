@@ -13,12 +13,13 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.structs import TopicPartition as KafkaPartition
 from tests.harness.loaded_shard import LoadedShard, remove
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.timelines import copy_timeline, spoil_timeline
@@ -293,6 +294,29 @@ def test_python_processes_of_spark_are_killed(shard: LoadedShard, module: str) -
     shard.load.write({value: killed_ms})
     shard.wait(lambda: value in shard.arrivals.first)
     shard.await_arrivals()
+
+
+@pytest.mark.crash_matrix
+def test_messages_that_a_recovery_finds_gone_are_a_metric(shard: LoadedShard) -> None:
+    topic, target = f"{shard.timers[: -len('timers')]}later.cut", shard.target.encode()
+    make_timer_topic(shard.servers, topic)
+    due_ms = CLOCK.now_ms() + 3_000_000
+    with closing(KafkaProducer(bootstrap_servers=shard.servers)) as producer:
+        for number in range(5):
+            headers = [("TIMER_DELIVER_MS", b"%d" % due_ms), ("REAL_TOPIC", target)]
+            producer.send(topic, b"%d" % number, headers=headers)
+        producer.flush(timeout=30)
+    shard.wait(lambda: is_closed_with(shard, (topic, 0), 5))
+    assert shard.scrape("ingest")["recovery_cut_partitions"] == 0
+    count = len(shard.events("recovered"))
+    shard.kill_all()
+    with closing(KafkaAdminClient(bootstrap_servers=shard.servers)) as admin:
+        admin.delete_records({KafkaPartition(topic, 0): 3})
+    remove(shard.data)
+    shard.run()
+    shard.wait_for("recovered", count)
+    shard.await_arrivals()
+    assert shard.scrape("ingest")["recovery_cut_partitions"] == 1
 
 
 @pytest.mark.crash_matrix

@@ -29,12 +29,15 @@ class IngestMetrics:
         statistics: Callable[[], TakerStatistics],
         settings: Settings,
         audits: AuditHistory,
+        cut: int,
     ) -> None:
+        """`cut`: as IngestRun has it."""
         self._state = state
         self._clock = clock
         self._statistics = statistics
         self._settings = settings
         self._audits = audits
+        self._cut = cut
         self.progress = QueryProgress()  # the newest; ingest's tick sets it
 
     def families(self) -> Iterator[Metric]:
@@ -42,6 +45,12 @@ class IngestMetrics:
         statistics = self._statistics()
         yield from _taken(statistics)
         yield from self._waiting(statistics)
+        yield gauge(
+            "recovery_cut_partitions",
+            "Timer partitions whose log begins later than what the recovery at this start of "
+            "ingest had to read: pending messages before that are lost.",
+            self._cut,
+        )
         yield from _spark(self.progress, statistics)
         facts = ConfiguredFacts(self._state, self._clock.now_ms(), self._settings)
         yield from families_of(facts, "ingest")

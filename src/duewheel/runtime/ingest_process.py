@@ -61,6 +61,7 @@ from duewheel.runtime.checkpointer import CheckpointThread
 from duewheel.runtime.ingest_metrics import IngestMetrics
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.runtime.topic_watch import TopicWatch
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.partition_names import partition_name
 from duewheel.streaming import read_task
 from duewheel.streaming.batch_attempt import SPARK_DIR
@@ -125,7 +126,8 @@ def run_ingest(settings: Settings) -> None:
                         folder = _prepare(executors, settings, spark, directory.state.uuid)
                         record = _decision(directory, clock, stopping)
                     if record is not None:
-                        offsets_at = partial(_offsets_at, settings, directory.state, admin)
+                        cut = list[TopicPartition]()
+                        offsets_at = partial(_offsets_at, settings, directory.state, admin, cut)
                         apply_recovery(directory, record, offsets_at)
                         with _damage_pending(directory.path / SPARK_DIR):
                             IngestRun(
@@ -138,6 +140,7 @@ def run_ingest(settings: Settings) -> None:
                                 stopping,
                                 folder,
                                 begun_ms,
+                                len(cut),
                             ).run()
         finally:
             directory.stop()
@@ -157,9 +160,10 @@ class IngestRun:
         stopping: threading.Event,
         folder: str,
         begun_ms: int,
+        cut: int,
     ) -> None:
         """Raises as `run_ingest`. `folder` is that of TaskSettings, `begun_ms` the boottime of the
-        start.
+        start, `cut` the number of partitions that the recovery could not read from its beginning.
         """
         self._settings, self._directory, self._stopping = settings, directory, stopping
         self._spark, self._executors, self._admin, self._clock = spark, executors, admin, clock
@@ -168,7 +172,7 @@ class IngestRun:
         self._engine = Engine(directory, clock, self._watch.find(admin))
         _require_fits(settings, state)
         self._checkpoint = spark_dir / CHECKPOINT
-        self._folder, self._begun_ms = folder, begun_ms
+        self._folder, self._begun_ms, self._cut = folder, begun_ms, cut
         self._is_ready = self._has_all = False
         self._unplanned_ms = 0  # wall time since which no process plans; 0: one does
         self._unplanned = Interval(clock, _WAIT_LOG_INTERVAL_MS)
@@ -321,7 +325,7 @@ class IngestRun:
         settings, clock = self._settings, self._clock
         with State.open(self._directory.path) as state:
             audits, counted = AuditHistory(settings.audit_dir), lambda: self._sink.statistics
-            metrics = IngestMetrics(state, clock, counted, settings, audits)
+            metrics = IngestMetrics(state, clock, counted, settings, audits, self._cut)
             families = Together(metrics, ShardMetrics(settings, clock))
             with served(
                 families, settings.metrics.host, settings.metrics.ingest_port, "metrics.ingest_port"
@@ -456,8 +460,16 @@ def _decision(
     return None if stopping.is_set() else record
 
 
-def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: int) -> Marks:
-    """The offsets at `time_ms` in the timer topics, for a recovery that reads them again."""
+def _offsets_at(
+    settings: Settings,
+    state: State,
+    admin: KafkaAdmin,
+    cut: list[TopicPartition],
+    time_ms: int,
+) -> Marks:
+    """The offsets at `time_ms` in the timer topics, for a recovery that reads them again. Appends
+    to `cut` the partitions whose messages before the log's start are gone.
+    """
     taken = TakenTopics.of(state)
     existing = discover(settings, admin, taken)
     for topic in taken.topics & existing.left_out.keys():
@@ -470,6 +482,7 @@ def _offsets_at(settings: Settings, state: State, admin: KafkaAdmin, time_ms: in
     starts = shard_settings.own(settings, admin.log_start_offsets(existing.topics))
     for partition, start in starts.items():
         if 0 < start == found.get(partition):
+            cut.append(partition)
             _log.error(
                 "the timer topic's log begins within the time that is read again: pending messages "
                 "before that are lost",
