@@ -47,7 +47,7 @@ leave out load and consumer. A target is a value, or a multiple of the peer's.
 
 Load, system and consumer share one machine. The systems take turns, each on an empty store, while
 nothing else runs. After each start both have the same warm-up: {timers:,} timers of one instant,
-then {per_s:,} a second for {seconds} s (up to commit `4e749e6` the first part only). A timer is
+then {per_s:,} a second for {seconds} s. A timer is
 sent at its time whether or not earlier ones were answered. Lateness is the time of receipt at a
 consumer of committed messages minus the due time. A timer is enqueued once it is in the wheel: the
 commit page has it, or the broker reports nothing stored that is not in its wheel. In a spike, 100
@@ -56,7 +56,7 @@ last of a stream is due, 200,000 other timers are enqueued again and again.
 
 Bodies have 100 bytes; {ours}'s timers also a key of 16 bytes and three headers. Kafka has a heap of
 1 GiB, RocketMQ's broker one of 2 GiB, both G1 and the optimising compiler; RocketMQ flushes
-asynchronously and has its default precision of 1,000 ms. {ours}'s load is encoded before it is
+asynchronously and has its default precision of 1,000 ms unless a row says 100. {ours}'s load is encoded before it is
 sent, and its consumer reads raw batches. RocketMQ's are its Java clients, which create each message
 as they send it: the table of processor time shows what that takes from the same cores.
 """

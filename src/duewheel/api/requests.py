@@ -174,7 +174,7 @@ class TimerFields(MessageFields, DueTimeFields):
     if_pending: IfPending | None = Field(
         default=None,
         description="while a timer with its id is pending in its partition, whatever its key: keep "
-        "that one and drop this (with timer.reply_topic a reply says so), or replace it",
+        "that one and drop this, or replace it",
     )
 
     @property

@@ -70,7 +70,7 @@ def dlq_replay(settings: Settings, wanted: ReplayFilter, *, dry_run: bool, outpu
     """Write the messages of dead letters again, each once, however often the command runs.
 
     A rejected message goes back to its timer topic, an undeliverable one to its target.
-    Exit code 1: some became dead letters again.
+    Exit code 1: some could not be written, and became dead letters again.
     """
     from duewheel.ops.dead_letters.replay import replay
 

@@ -42,10 +42,10 @@ def reconfigure(
 ) -> None:
     """Apply changed settings from the next message on.
 
-    Needed for targets, mapping, levels, roll window, topics of replies and receipts, and others. A
-    running shard takes them while it runs. They do not change pending timers, but targets are
-    checked again when a timer rolls or is parked. With --accept-loss or --skip no setting changes;
-    for these and --rotate-key both processes must be stopped.
+    Needed for settings that decide about a message, such as targets and levels. A running shard
+    takes them. They do not change pending timers, but targets are checked again when a timer rolls
+    or is parked. With --accept-loss or --skip no setting changes; for these and --rotate-key both
+    processes must be stopped.
     """
     from duewheel.ops import reconfigure as change
 
@@ -74,7 +74,7 @@ def config_check(settings: Settings, *, everything: bool, output: Printer) -> No
     """Read the settings as the processes do; print those that differ from the defaults,
     and the targets that each timer topic is open for.
 
-    Secrets are shown as stars. JSON has all settings, and the bounds that follow from them.
+    Secrets are shown as stars. JSON has all that --all shows.
     """
     from duewheel.config.differences import differing
     from duewheel.ops.changes.acceptance import require_contract

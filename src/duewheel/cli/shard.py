@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def status(settings: Settings, *, everything: bool, output: Printer) -> None:
     """Show the state of the shard, from its data directory.
 
-    JSON has every field, and the bounds that follow from the settings.
+    JSON has all that --all shows.
     """
     from duewheel.cli.status_text import status_lines
     from duewheel.ops.shard.status import status as read_status

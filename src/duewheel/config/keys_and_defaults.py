@@ -146,9 +146,10 @@ class TimerTopic(Section):
     """Which request headers are read: duewheel's alone, or also those of another service."""
     id: Literal["header", "key"] = "header"
     """`key`: without `UNIQ_KEY` the record's key is the id, and the next such record with that key
-    replaces the timer."""
+    replaces the timer. With other `headers` than `native` it is always `key`."""
     null_value: Literal["message", "cancel"] = "message"
-    """`cancel`: a record with a null value cancels the timers whose id is its key."""
+    """`cancel`: a record with a null value cancels the timers whose id is its key. With other
+    `headers` than `native` it is always `cancel`."""
     target: TopicName | None = Field(default=None, examples=["orders"])
     """Target of messages without `REAL_TOPIC`, as in `timer.mapping`."""
     targets: TargetPatterns | None = Field(default=None, examples=[["bills", "mails.*"]])
@@ -176,8 +177,8 @@ class TimerTopic(Section):
     lateness_header: bool = False
     """Whether its deliveries have the header `TIMER_LATENESS_MS`."""
     lateness_p99: Duration | None = Field(default=None, examples=["250ms"])
-    """Objective: 99 of 100 of its deliveries are late by no more than this. Metrics count those
-    that are later, and alerts report when too many are (docs/receipts.md)."""
+    """Objective: 99 of 100 of its deliveries are late by no more than this; metrics and alerts
+    follow it (docs/receipts.md)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -204,8 +205,8 @@ class TargetTable(Section):
     """[target."<name>"]: settings of one target."""
 
     rate: PerSecond | None = None
-    """The most timers that leave for it, such as "500/s" or "20/m": the others wait in a queue, and
-    delay no other target (docs/flow.md). Each shard has an equal part of it."""
+    """The most timers that leave for it: the others wait in a queue, and delay no other target
+    (docs/flow.md). Each shard has an equal part of it."""
 
 
 class TimerSection(Section):
@@ -218,8 +219,8 @@ class TimerSection(Section):
     precision_ms: Annotated[Millis, Field(ge=1)] = 50
     """The length of a slot: the timers of a slot are delivered together at its end."""
     timeline: TimelineKind = "wheel"
-    """How timers are found when they are due: `wheel`, or `rocksdb`, which needs the extra of that
-    name. Take `wheel` unless docs/performance.md says otherwise."""
+    """How timers are found when they are due (docs/performance.md); `rocksdb` needs the extra of
+    that name."""
     slots: Annotated[int, Field(ge=1)] = 2_097_152
     """How many slots the wheel reaches ahead. Slots × `precision_ms` must be at least `roll_window`
     + `margin`, and below 2**30 ms (12.4 days). The default reaches 29 hours, and takes 128 MiB."""
@@ -311,8 +312,8 @@ class IngestSection(Section):
     """The most bytes that ingest reads at once, decompressed. Each timer topic has an equal part;
     one record batch of Kafka may exceed that."""
     driver_memory: DriverMemory = "512m"
-    """The heap of Spark's driver. On a cluster without `shared_folder` the timers of two batches
-    pass through it."""
+    """The heap of Spark's driver, 512m or more. On a cluster without `shared_folder` the timers of
+    two batches pass through it."""
     spark_master: SparkMaster = "local[*]"
     """Where Spark's tasks run: `local[n]`, in n processes on this host (`*`: one per processor);
     `spark://host:port` or `k8s://https://host:port`, on a cluster. The driver itself runs on this
@@ -420,7 +421,7 @@ class AuditSection(Section):
 
 
 class MetricsSection(Section):
-    """[metrics]: Prometheus endpoints, one per process; without a port a process has none."""
+    """[metrics]: Prometheus endpoints, one per process that has a port; `serve` has its own."""
 
     host: str = "127.0.0.1"
     """The address to listen on."""
