@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.simulation.planted import PLANTED
 from tests.simulation.planting import ROOT, copied, found
+from tests.simulation.policies.table import MODULES
 
 SEEDS = 300
 
@@ -21,6 +22,12 @@ def test_a_fault_has_its_place(name: str) -> None:
     if planted.test:
         path, test = planted.test.split("::")
         assert f"def {test}(" in (ROOT / "tests" / path).read_text()
+
+
+@pytest.mark.parametrize("policy", MODULES)
+def test_each_policy_has_faults(policy: str) -> None:
+    path = f"wheel/policies/{MODULES[policy].__name__.rpartition('.')[2]}.py"
+    assert any(fault.path == path for fault in PLANTED.values())
 
 
 def test_a_fault_names_only_what_is_defined(tmp_path: Path) -> None:

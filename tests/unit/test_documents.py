@@ -142,6 +142,18 @@ def test_every_code_of_a_dead_letter_is_explained_once() -> None:
     assert sorted(explained) == sorted(codes)
 
 
+@pytest.mark.parametrize("policy", [policy.name for policy in POLICIES])
+def test_each_policy_is_explained_where_users_look(policy: str) -> None:
+    """Its module's name is a section of flow.md; its own name is where a user reads that it acted:
+    among the causes of lateness, or the codes of dead letters.
+    """
+    kind = next(kind for kind in POLICIES if kind.name == policy)
+    pages = [(ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in ("flow", "operations")]
+    title = kind.__module__.rpartition(".")[2].replace("_", " ").capitalize()
+    assert f"\n## {title}" in pages[0]
+    assert policy in pages[1].partition("| cause |")[2].partition("\n\n")[0] or kind.refusal
+
+
 def test_log_lines_that_are_named_exist() -> None:
     page = (ROOT / "docs" / "operations.md").read_text("utf-8")
     table = page.partition("| `event` | means |")[2].partition("\n\n")[0]

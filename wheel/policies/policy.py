@@ -20,7 +20,7 @@ Rules for a policy:
   leave in that order (`_hops`), unless ingest takes a copy after the end of its hop. A row that it
   lets leave may overtake them, as one that is due in the slot of their instant or of a hop may.
 - Rows with the same instant share a slot: a policy that ends at one instant for all spreads them
-  (`spread_ms`).
+  (`spread_ms`), as those of a hot slot over a minute.
 - A copy does not say which policy has postponed it: hot slots and rates let it leave
   (`DueRows.waited`). So a backlog that another policy has held back passes a rate at once, and that
   policy spreads it over a time that is long enough.
