@@ -57,8 +57,9 @@ last of a stream is due, 200,000 other timers are enqueued again and again.
 Bodies have 100 bytes; {ours}'s timers also a key of 16 bytes and three headers. Kafka has a heap of
 1 GiB, RocketMQ's broker one of 2 GiB, both G1 and the optimising compiler; RocketMQ flushes
 asynchronously and has its default precision of 1,000 ms unless a row says 100. {ours}'s load is
-encoded before it is sent, and its consumer reads raw batches. RocketMQ's are its Java clients, which
-create each message as they send it: the table of processor time shows what that takes from the same cores.
+encoded before it is sent, and its consumer reads raw batches. RocketMQ's are its Java clients,
+which create each message as they send it: the table of processor time shows what that takes from
+the same cores.
 """
 
 
