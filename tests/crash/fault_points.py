@@ -139,7 +139,7 @@ POINTS = {
     # dequeue's start: role, transactional id, progress, decision
     "dequeue.role_taken": after(f"{STATE}.count_dequeue_start"),
     "dequeue.id_taken": after(f"{PRODUCER}.init_transactions"),
-    "dequeue.progress_read": after("duewheel.kafka.log.newest:find_newest"),
+    "dequeue.progress_read": after("duewheel.kafka.progress.shard_progress:ShardProgress.read"),
     "dequeue.bounds_unwritten": before(BOUNDS),
     "dequeue.undecided": before("duewheel.checkpoints.local_state:RecoveryRecord.write"),
     "dequeue.deciding": before(

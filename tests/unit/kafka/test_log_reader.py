@@ -126,7 +126,7 @@ def test_present_ends_wait_for_no_partition() -> None:
         asked.append(wanted)
         return rounds.pop(0)
 
-    found = Answering([], [], answers).present([TIMERS, moved, gone], LATEST, committed=False)
+    found = Answering([], [], answers).present_ends([TIMERS, moved, gone], committed=False)
     assert found == {TIMERS: 5, moved: 7}
     assert asked == [[TIMERS, moved, gone], [moved, gone]]
 
@@ -134,9 +134,9 @@ def test_present_ends_wait_for_no_partition() -> None:
 def test_topics_that_are_asked_for_once_are_not_kept() -> None:
     """kafka-python would read their metadata for ever, and of a deleted one ten times a second."""
     reader = Answering([], [], lambda wanted, *_: dict.fromkeys(wanted, 5))
-    assert reader.present([("others", 0)], LATEST, committed=False) == {("others", 0): 5}
+    assert reader.present_ends([("others", 0)], committed=False) == {("others", 0): 5}
     assert reader.topics_set == [["deleted", "timers", "others"], ["deleted", "timers"]]
-    reader.present([TIMERS], LATEST, committed=False)
+    reader.present_ends([TIMERS], committed=False)
     assert len(reader.topics_set) == 2
 
 

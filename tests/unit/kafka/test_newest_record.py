@@ -10,7 +10,7 @@ import pytest
 from duewheel.checkpoints.held_copies import HELD_PREFIX
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log import newest
-from duewheel.kafka.log.newest import NewestRecord, newest_by_key, search_newest
+from duewheel.kafka.log.newest import NewestRecord, find_newest, newest_by_key
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
 
@@ -38,7 +38,7 @@ class FakeLog(LogReader):
 
 
 def found(log: FakeLog, key: bytes, end: int, start: int = 0) -> dict[bytes, NewestRecord]:
-    return search_newest(log, PLACE, key, (start, end))
+    return find_newest(log, PLACE, key, (start, end))
 
 
 def test_most_searches_read_the_end_alone() -> None:

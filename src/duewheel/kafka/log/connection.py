@@ -3,8 +3,8 @@
 Metadata, security, the sockets to leaders and the protocol stay kafka-python's.
 
 - An end is the last stable offset, unless `committed` is False.
-- A partition that is missing, or has no leader, is waited for; `missing_ok` and `present` leave it
-  out. `existing` refuses a missing topic.
+- A partition that is missing, or has no leader, is waited for; `missing_ok` and `present_ends`
+  leave it out. `existing` refuses a missing topic.
 - After an error the metadata is read again.
 - The first call connects. A request that fails closes the connections, and the next one opens
   others: after its deadline the failed one may still run in them.
@@ -203,11 +203,11 @@ class LogConnection:
                 if self._connected is not None:
                     self._connected.set_topics(self._topics)
 
-    def present(
-        self, partitions: Iterable[TopicPartition], at: int, *, committed: bool | None = None
+    def present_ends(
+        self, partitions: Iterable[TopicPartition], *, committed: bool | None = None
     ) -> dict[TopicPartition, int]:
-        """As `ask`, without errors."""
-        answers = self.ask(partitions, at, committed=committed)
+        """The ends that `ask` gets, without errors."""
+        answers = self.ask(partitions, LATEST, committed=committed)
         return {p: each for p, each in answers.items() if not isinstance(each, Exception)}
 
     def offsets_at(self, time_ms: int) -> dict[TopicPartition, int]:

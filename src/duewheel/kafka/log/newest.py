@@ -37,13 +37,14 @@ class NewestRecord(NamedTuple):
 
 
 def newest_record(
-    clients: KafkaClients, place: TopicPartition, key: bytes, deadline: Deadline
+    clients: KafkaClients, partition: TopicPartition, key: bytes, deadline: Deadline
 ) -> NewestRecord | None:
     """Reads the newest committed record with this key, and waits for open transactions, which may
     hold a newer one; None before the first. While reading makes headway the deadline is renewed.
     """
-    with LogReader(clients, [place[0]], lambda: deadline) as reader:
-        return find_newest(reader, place, key, past_open=True).get(key)
+    with LogReader(clients, [partition[0]], lambda: deadline) as reader:
+        bounds = reader.bounds(partitions=[partition], committed=False)[partition]
+        return find_newest(reader, partition, key, bounds).get(key)
 
 
 def newest_records(
@@ -61,24 +62,14 @@ def newest_records(
 
 
 def find_newest(
-    reader: LogReader, place: TopicPartition, key: bytes, *, past_open: bool
+    reader: LogReader, partition: TopicPartition, key: bytes, bounds: tuple[int, int]
 ) -> dict[bytes, NewestRecord]:
-    """The newest committed record of a key, with those of other keys that were read meanwhile;
-    empty without one of this key. With `past_open` it waits as `newest_record`.
+    """The newest committed record of a key between the log's start and an end, with those of other
+    keys that were read meanwhile; empty without one of this key.
     """
-    # An end from before `init_transactions` could be below the newest record: a shard would deliver
-    # again all that came after the one that is found.
-    bounds = reader.bounds(partitions=[place], committed=not past_open)
-    return search_newest(reader, place, key, bounds[place])
-
-
-def search_newest(
-    reader: LogReader, place: TopicPartition, key: bytes, bounds: tuple[int, int]
-) -> dict[bytes, NewestRecord]:
-    """As `find_newest`, between the log's start and an end that were read before."""
     start, end = bounds
     for first in (*(end - step for step in SEARCH_STEPS if end - step > start), start):
-        newest = newest_by_key(reader, {place: (first, end)})
+        newest = newest_by_key(reader, {partition: (first, end)})
         if key in newest:
             return newest
     return {}

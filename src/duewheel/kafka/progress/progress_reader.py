@@ -15,7 +15,7 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
-from duewheel.kafka.log.newest import newest_by_key, search_newest
+from duewheel.kafka.log.newest import find_newest, newest_by_key
 from duewheel.kafka.log.reader import LogReader
 from duewheel.wheel.publisher_protocol import Seen
 
@@ -59,7 +59,7 @@ class KafkaProgressReader:
                 found = newest_by_key(reader, {where: (self._end, end)})
             else:  # the first call, or a topic that was recreated
                 (first,) = reader.offsets([where], EARLIEST).values()
-                found, self._seen = search_newest(reader, where, self._key, (first, end)), None
+                found, self._seen = find_newest(reader, where, self._key, (first, end)), None
             if self._key in found:
                 record = found[self._key]
                 self._seen = Seen(Progress.decode(record.value), record.timestamp_ms)

@@ -43,8 +43,13 @@ class ShardProgress:
         self.ids: tuple[int, ...] = _FIRST_ALONE
 
     def read(self, reader: LogReader, *, past_open: bool) -> Progress | None:
-        """The newest committed progress; None before the first."""
-        newest = find_newest(reader, self.place, self.key, past_open=past_open)
+        """The newest committed progress; None before the first. With `past_open` it waits for open
+        transactions, which may hold a newer one.
+        """
+        # An end from before `init_transactions` could be below the newest record: the shard would
+        # deliver again all that came after the one that is found.
+        bounds = reader.bounds(partitions=[self.place], committed=not past_open)[self.place]
+        newest = find_newest(reader, self.place, self.key, bounds)
         found = newest.get(self.key)
         if found is None:
             self.read_ms, self.is_to_yield, self.ids = 0, False, _FIRST_ALONE

@@ -113,7 +113,7 @@ class AttemptMaker:
         targets = self._catalog.resolve(admin, {topic for topic, _ in partitions}, deadline)
 
         def ends(partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-            return self._reader.present(partitions, LATEST, committed=False)
+            return self._reader.present_ends(partitions, committed=False)
 
         closed = closed_to_copies(partitions, targets, progress, ends)
         free = progress.held.keys() - closed

@@ -19,7 +19,6 @@ from duewheel.errors import ConfigError, DuewheelError, Fenced, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
-from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
 from duewheel.kafka.progress.shard_progress import ShardProgress
@@ -199,8 +198,8 @@ class FencedSession:
         try:
             with self.reader.within(Deadline(self._limits.quiet_s)):
                 # The end first: later records are stable, too, unless a transaction is open.
-                ends = self.reader.present(places, LATEST, committed=False)
-                stable = self.reader.present(places, LATEST)
+                ends = self.reader.present_ends(places, committed=False)
+                stable = self.reader.present_ends(places)
         except KafkaUnavailable:
             return frozenset()
         return frozenset(place[0] for place, end in ends.items() if stable.get(place, end) < end)
@@ -242,7 +241,7 @@ class FencedSession:
         if self._admin is None:
             raise KafkaUnavailable("the publisher is not started")
         with self.reader.within(Deadline(self._limits.quiet_s, self._stopping)):
-            return self.reader.present(partitions, LATEST, committed=False)
+            return self.reader.present_ends(partitions, committed=False)
 
     def close(self) -> None:
         """Drops clients and metadata; an open transaction is left to the next `start` or its

@@ -13,7 +13,6 @@ from dataclasses import replace
 from duewheel.errors import DuewheelError
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.wheel.target_rules import Target
 
@@ -36,7 +35,7 @@ def without_logs(clients: KafkaClients, targets: Mapping[str, Target]) -> dict[s
     deadline = Deadline(_ANSWER_S)
     try:
         with LogReader(clients, list(targets), lambda: deadline) as reader:
-            present = reader.present(partitions, LATEST, committed=False)
+            present = reader.present_ends(partitions, committed=False)
     except DuewheelError:
         return found
     absent: dict[str, set[int]] = {}
