@@ -21,7 +21,7 @@ from duewheel.config.values import as_millis
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.progress.progress_reader import KafkaProgressReader
-from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.kafka.publish.fenced_session import ShardNames
 from duewheel.kafka.publish.publisher import NO_HOOKS, KafkaPublisher, PublisherHooks
 from duewheel.kafka.shard_settings import publisher_limits, transactional_id
@@ -171,7 +171,7 @@ def progress_reader(settings: Settings, clock: StoppableClock) -> KafkaProgressR
     """A standby's reader of its shard's progress."""
     return KafkaProgressReader(
         kafka_clients(settings, "consumer"),
-        place_of(settings.state_topic, settings.shard.index),
+        state_partition(settings.state_topic, settings.shard.index),
         record_key(settings.shard.index),
         transactional_id(settings),
         stopping=clock.stopping,

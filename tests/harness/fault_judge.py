@@ -18,7 +18,7 @@ from duewheel.clock import Clock
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.newest import newest_record
-from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -136,7 +136,7 @@ class Judge:
     def _progress_slot(self) -> int:
         """How far the progress in Kafka is."""
         settings, deadline = KafkaClients({"bootstrap_servers": self._servers}), Deadline(30)
-        place, key = place_of(self._topics.state, self._shard), record_key(self._shard)
+        place, key = state_partition(self._topics.state, self._shard), record_key(self._shard)
         found = newest_record(settings, place, key, deadline)
         assert found is not None
         return Progress.decode(found.value).delivered_slot

@@ -173,7 +173,7 @@ def test_a_refusal_is_known_though_later_batches_have_no_result(broker: SharedBr
     publish(one, [Message(names.target, b"1", partition=0)], progress(1))
     forge(servers, f"{names.state}-0", names.target)
     session, outcomes = one._session, list[Outcome]()  # noqa: SLF001
-    place, record = session.progress.place, session.record_of(progress(2))
+    place, record = session.progress.partition, session.record_of(progress(2))
     batches = [((names.target, 0), record), (place, record), (place, record)]
     with pytest.raises(FENCED):
         session.producer.transact("moves", batches, CLOCK.now_ms(), 1.0, outcomes.extend)

@@ -40,7 +40,7 @@ from duewheel.kafka.ledger import producer_internals, transactional_producer
 from duewheel.kafka.log import newest
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.log.newest import newest_record
-from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX
 from duewheel.schemas.wire.compression import CODECS, Codec
@@ -167,7 +167,7 @@ def test_progress_is_read_back(
     client = KafkaClients({"bootstrap_servers": broker.bootstrap_servers})
 
     def in_short_steps(shard: int) -> int | None:
-        place, key, deadline = place_of(names.state, shard), record_key(shard), Deadline(30)
+        place, key, deadline = state_partition(names.state, shard), record_key(shard), Deadline(30)
         with monkeypatch.context() as short:
             short.setattr(newest, "SEARCH_STEPS", (4, 40))
             found = newest_record(client, place, key, deadline)

@@ -22,7 +22,7 @@ from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.leader_requests import LeaderRequests
 from duewheel.kafka.log.newest import newest_records
 from duewheel.kafka.progress.progress_reader import KafkaProgressReader
-from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.wheel.publisher_protocol import Seen
 
 pytestmark = pytest.mark.kafka
@@ -85,7 +85,9 @@ def test_it_sees_each_new_progress_once_it_is_committed(
     broker: SharedBroker, topic: str, producer: KafkaProducer
 ) -> None:
     settings = CountingSettings({"bootstrap_servers": broker.bootstrap_servers})
-    reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic, deadline_s=30)
+    reader = KafkaProgressReader(
+        settings, state_partition(topic, 0), record_key(0), topic, deadline_s=30
+    )
     assert reader.newest() is None
     committed(producer, topic, 1, 2)
     committed(producer, topic, 9, shard=1)
@@ -103,7 +105,7 @@ def test_it_sees_each_new_progress_once_it_is_committed(
     assert newest.written_ms >= first.written_ms
     assert settings.count == 1
     # Who comes later finds it, too.
-    later = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic)
+    later = KafkaProgressReader(settings, state_partition(topic, 0), record_key(0), topic)
     assert later.newest() == newest
     for each in (reader, later):
         each.close()
@@ -111,7 +113,9 @@ def test_it_sees_each_new_progress_once_it_is_committed(
 
 def test_a_broker_that_is_away_is_noticed(topic: str) -> None:
     settings = KafkaClients({"bootstrap_servers": "127.0.0.1:1"})
-    reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(0), topic, deadline_s=1)
+    reader = KafkaProgressReader(
+        settings, state_partition(topic, 0), record_key(0), topic, deadline_s=1
+    )
     with pytest.raises(KafkaUnavailable):
         reader.newest()
     reader.close()
@@ -124,7 +128,7 @@ def test_a_coordinator_that_does_not_answer_is_noticed(
     with FaultProxy(broker.bootstrap_servers) as proxy:
         settings = KafkaClients({"bootstrap_servers": proxy.bootstrap_servers})
         reader, nobodys = (
-            KafkaProgressReader(settings, place_of(topic, 0), record_key(0), name)
+            KafkaProgressReader(settings, state_partition(topic, 0), record_key(0), name)
             for name in (topic, f"{topic}.not-used-yet")
         )
         committed(producer, topic, 1)
@@ -153,7 +157,7 @@ def test_what_takes_long_to_read_is_read_as_long_as_there_is_headway(
     committed(producer, topic, *range(5, 9), shard=1)
     settings = KafkaClients({"bootstrap_servers": broker.bootstrap_servers})
     for shard, slot in enumerate((3, 8)):
-        reader = KafkaProgressReader(settings, place_of(topic, 0), record_key(shard), topic)
+        reader = KafkaProgressReader(settings, state_partition(topic, 0), record_key(shard), topic)
         await_slot(reader, slot)
         reader.close()
     now_s, fetch = [0.0], LeaderRequests.fetch

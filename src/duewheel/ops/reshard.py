@@ -54,7 +54,7 @@ from duewheel.errors import (
 from duewheel.kafka import shard_settings
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer, doubt_of
 from duewheel.kafka.progress.all_shards import all_shards
-from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.osutil.signals import stop_signals
 from duewheel.schemas.partition_names import by_name
 from duewheel.schemas.wire.single_record import single
@@ -301,7 +301,7 @@ class _Kafka:
     def write(self, values: Mapping[int, Mapping[bytes, bytes]]) -> None:
         """See ReshardCluster."""
         batches = [
-            (place_of(self._settings.state_topic, shard), single(key, value))
+            (state_partition(self._settings.state_topic, shard), single(key, value))
             for shard, records in values.items()
             for key, value in records.items()
         ]

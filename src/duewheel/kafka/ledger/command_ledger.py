@@ -29,7 +29,6 @@ from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.new_records import NewRecord, parts_of
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer, doubt_of
 from duewheel.kafka.log.newest import newest_record
-from duewheel.kafka.progress.state_topic import place_of
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.transaction_errors import REFUSED
 from duewheel.kafka.transaction_limits import TransactionLimits
@@ -87,7 +86,7 @@ class CommandLedger(Generic[P]):
     ) -> None:
         """Opens an admin client, and no producer; `limits` are those of the settings by default."""
         self._spec, self._clock = spec, clock
-        self._place = place_of(spec.topic or settings.state_topic, 0)
+        self._partition = KafkaPartition(spec.topic or settings.state_topic, 0)
         self._clients = KafkaClients(settings.kafka.client_options("consumer"))
         self._limits = limits or shard_settings.publisher_limits(settings)
         self.catalog = TargetCatalog(self._clients, self._limits)
@@ -187,14 +186,14 @@ class CommandLedger(Generic[P]):
 
     def _read(self) -> P:
         deadline = self._limits.starting()  # it outlasts an earlier run's open transaction
-        record = newest_record(self._clients, self._place, self._spec.key, deadline)
+        record = newest_record(self._clients, self._partition, self._spec.key, deadline)
         return self._spec.decode(None if record is None else record.value)
 
     def _start(self, doubt: PublishDoubt | None) -> P:
         if isinstance(doubt, Displaced):
             raise doubt  # to take the id back would fence the other run
         try:
-            self._producer.open([self._place.topic], self._limits.starting())
+            self._producer.open([self._partition.topic], self._limits.starting())
             return self._read()
         except KafkaUnavailable as error:
             raise doubt or error from None
@@ -213,7 +212,7 @@ class CommandLedger(Generic[P]):
         batches = [(KafkaPartition(part.topic, part.partition), part.batch) for part in parts]
         # In the same transaction: a kill would skip records if it were written before them, and
         # repeat some if it were written after them.
-        batches.append((self._place, single(self._spec.key, position.encode())))
+        batches.append((self._partition, single(self._spec.key, position.encode())))
         deadline = self._limits.preparing(len(targets))
         note = partial(self._note_refusals, parts)
         try:

@@ -25,7 +25,7 @@ from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.kafka.log.newest import newest_by_key
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.progress.state_topic import state_partition
 
 
 class PauseReader:
@@ -42,7 +42,7 @@ class PauseReader:
         """Reading continues where `last` ended. Once `stopping` is set, no call waits longer than
         a moment for Kafka.
         """
-        self._place = place_of(state_topic, 0)
+        self._partition = state_partition(state_topic, 0)
         # No pause is written in a transaction. A reader of committed records would not see it
         # while another writer's transaction is open before it.
         begin = partial(Deadline, deadline_s, stopping)
@@ -56,14 +56,14 @@ class PauseReader:
             KafkaUnavailable: no answer in time.
             ConfigError: there is no state topic, or no right to read it.
         """
-        reader, where, last = self._reader, self._place, self._last
-        (end,) = reader.offsets([where], LATEST).values()
+        reader, partition, last = self._reader, self._partition, self._last
+        (end,) = reader.offsets([partition], LATEST).values()
         if self._is_first or end < last.read_below:
-            (start,) = reader.offsets([where], EARLIEST).values()
+            (start,) = reader.offsets([partition], EARLIEST).values()
             if not start <= last.read_below <= end:  # no file, or a recreated topic
                 last = PausesFile(read_below=start)
         if last.read_below < end:
-            found = newest_by_key(reader, {where: (last.read_below, end)})
+            found = newest_by_key(reader, {partition: (last.read_below, end)})
             records = {key: record.value for key, record in found.items()}
             last = PausesFile(changed(last.of, records), end)
         self._last, self._is_first = last, False
@@ -89,14 +89,14 @@ def write_pause(
         Unacknowledged: no acknowledgement in time: it may be in effect all the same.
         ConfigError: there is no state topic, or no right to write to it.
     """
-    place, key, value = place_of(state_topic, 0), key_of(kind, name), encoded(pause)
+    partition, key, value = state_partition(state_topic, 0), key_of(kind, name), encoded(pause)
     with LogReader(clients, [state_topic], lambda: deadline) as reader:
         reader.existing(hint=INIT_MAKES_IT)
     own = {"acks": "all", "allow_auto_create_topics": False}
     with clients.opened(KafkaProducer, deadline, **own) as producer:
 
         def send() -> None:
-            sent = producer.send(place.topic, value, key, partition=place.partition)
+            sent = producer.send(partition.topic, value, key, partition=partition.partition)
             sent.get(timeout=deadline.remaining_s())
 
         clients.write(deadline, f"write the pause of {name}", send)

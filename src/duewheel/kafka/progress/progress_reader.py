@@ -30,7 +30,7 @@ class KafkaProgressReader:
     def __init__(
         self,
         clients: KafkaClients,
-        place: KafkaPartition,
+        partition: KafkaPartition,
         key: bytes,
         transactional_id: str,
         *,
@@ -41,25 +41,26 @@ class KafkaProgressReader:
         set, no call waits longer than a moment for Kafka.
         """
         self._clients = clients
-        self._partition = place
+        self._partition = partition
         self._key = key
         self._transactional_id = transactional_id
         self._stopping = stopping
-        self._reader = LogReader(clients, [place.topic], partial(Deadline, deadline_s, stopping))
+        begin = partial(Deadline, deadline_s, stopping)
+        self._reader = LogReader(clients, [partition.topic], begin)
         self._end = 0  # it has read the offsets below
         self._seen: Seen | None = None
 
     def newest(self) -> Seen | None:
         """See ProgressReader."""
-        reader, where = self._reader, self._partition
+        reader, partition = self._reader, self._partition
         # Asked each time: otherwise a broker that is down would look like no news.
-        (end,) = reader.offsets([where], LATEST).values()
+        (end,) = reader.offsets([partition], LATEST).values()
         if end != self._end:
             if 0 < self._end < end:
-                found = newest_by_key(reader, {where: (self._end, end)})
+                found = newest_by_key(reader, {partition: (self._end, end)})
             else:  # the first call, or a topic that was recreated
-                (first,) = reader.offsets([where], EARLIEST).values()
-                found, self._seen = find_newest(reader, where, self._key, (first, end)), None
+                (first,) = reader.offsets([partition], EARLIEST).values()
+                found, self._seen = find_newest(reader, partition, self._key, (first, end)), None
             if self._key in found:
                 record = found[self._key]
                 self._seen = Seen(Progress.decode(record.value), record.timestamp_ms)

@@ -35,9 +35,9 @@ class ShardProgress:
         ids: the numbers of the transactional ids, as that record names them.
     """
 
-    def __init__(self, clients: KafkaClients, place: KafkaPartition, key: bytes) -> None:
+    def __init__(self, clients: KafkaClients, partition: KafkaPartition, key: bytes) -> None:
         self._clients = clients
-        self.place, self.key = place, key
+        self.partition, self.key = partition, key
         self.read_ms = 0
         self.is_to_yield = False
         self.ids: tuple[int, ...] = _FIRST_ALONE
@@ -48,8 +48,8 @@ class ShardProgress:
         """
         # An end from before `init_transactions` could be below the newest record: the shard would
         # deliver again all that came after the one that is found.
-        bounds = reader.bounds(partitions=[self.place], committed=not past_open)[self.place]
-        newest = find_newest(reader, self.place, self.key, bounds)
+        bounds = reader.bounds(partitions=[self.partition], committed=not past_open)
+        newest = find_newest(reader, self.partition, self.key, bounds[self.partition])
         found = newest.get(self.key)
         if found is None:
             self.read_ms, self.is_to_yield, self.ids = 0, False, _FIRST_ALONE
@@ -68,7 +68,7 @@ class ShardProgress:
         read, or a newer record in an open transaction.
         """
         hidden_ms = self._hidden_write_ms(deadline)
-        now_ms = broker_now_ms(self._clients, self.place, deadline)
+        now_ms = broker_now_ms(self._clients, self.partition, deadline)
         return now_ms - max(self.read_ms, hidden_ms)
 
     def _hidden_write_ms(self, deadline: Deadline) -> int:
@@ -76,13 +76,13 @@ class ShardProgress:
         none. Otherwise an owner would seem silent while another writer's open transaction hides its
         records from every reader of committed records.
         """
-        place, topic = self.place, self.place.topic
+        partition, topic = self.partition, self.partition.topic
         with LogReader(self._clients, [topic], lambda: deadline, committed=False) as reader:
-            (stable,) = reader.offsets([place], LATEST, committed=True).values()
-            (end,) = reader.offsets([place], LATEST).values()
+            (stable,) = reader.offsets([partition], LATEST, committed=True).values()
+            (end,) = reader.offsets([partition], LATEST).values()
             if stable == end:
                 return 0
-            found = newest_by_key(reader, {place: (max(stable, end - SEARCH_STEPS[0]), end)})
+            found = newest_by_key(reader, {partition: (max(stable, end - SEARCH_STEPS[0]), end)})
         return found[self.key].timestamp_ms if self.key in found else 0
 
 

@@ -11,6 +11,6 @@ from __future__ import annotations
 from kafka.structs import TopicPartition as KafkaPartition
 
 
-def place_of(state_topic: str, shard: int) -> KafkaPartition:
+def state_partition(state_topic: str, shard: int) -> KafkaPartition:
     """The partition of a shard's records; records of no shard are in that of shard 0."""
     return KafkaPartition(state_topic, shard)

@@ -44,7 +44,7 @@ class PublishAttempt:
         for part in self.parts:
             yield (part.topic, part.partition), part.batch
         for record in (*self.records, session.record_of(self.progress)):
-            yield session.progress.place, record
+            yield session.progress.partition, record
 
 
 class AttemptMaker:
@@ -52,7 +52,7 @@ class AttemptMaker:
 
     def __init__(self, session: FencedSession, catalog: TargetCatalog) -> None:
         self._session, self._catalog = session, catalog
-        self._state, self._reader = session.progress.place, session.reader
+        self._state_partition, self._reader = session.progress.partition, session.reader
         self._moves_max = BATCHES_AT_ONCE
 
     def note_success(self) -> None:
@@ -96,7 +96,8 @@ class AttemptMaker:
         )
 
     def _state_end(self) -> int:
-        return self._reader.offsets([self._state], LATEST, committed=False)[self._state]
+        (end,) = self._reader.offsets([self._state_partition], LATEST, committed=False).values()
+        return end
 
     def _moved(
         self,
@@ -118,7 +119,7 @@ class AttemptMaker:
         closed = closed_to_copies(partitions, targets, progress, ends)
         free = progress.held.keys() - closed
         bounds = Bounds.beside(parts, self._moves_max)
-        return moved(self._reader, self._state, progress, free, bounds), closed
+        return moved(self._reader, self._state_partition, progress, free, bounds), closed
 
 
 def latest_due_ms(deliveries: Deliveries) -> int:

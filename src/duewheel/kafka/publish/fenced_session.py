@@ -22,7 +22,7 @@ from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
 from duewheel.kafka.progress.shard_progress import ShardProgress
-from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.kafka.publish.transactional_ids import Ending, TransactionalIds, settled
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.transaction_limits import TransactionLimits
@@ -65,8 +65,8 @@ class FencedSession:
         """Connects nothing."""
         self._clients, self._limits, self._stopping = clients, limits, stopping
         self._catalog = catalog
-        place = place_of(names.state_topic, names.shard)
-        self.progress = ShardProgress(clients, place, record_key(names.shard))
+        partition = state_partition(names.state_topic, names.shard)
+        self.progress = ShardProgress(clients, partition, record_key(names.shard))
         self._ids = TransactionalIds(
             *(clients, names.transactional_id, limits, stopping),
             refuses=lambda ending: bool(self._unmarked(ending)),
@@ -84,7 +84,7 @@ class FencedSession:
         deadline = self._limits.starting(self._stopping)
         with self._clients.opened(KafkaAdminClient, deadline) as admin:
             self._require_state_topic(admin, deadline)
-        topic = self.progress.place.topic
+        topic = self.progress.partition.topic
         with LogReader(self._clients, [topic], lambda: deadline) as reader:
             return self.progress.read(reader, past_open=False)
 
@@ -95,7 +95,7 @@ class FencedSession:
     def broker_now_ms(self) -> int:
         """The brokers' clock."""
         deadline = self._limits.starting(self._stopping)
-        return broker_now_ms(self._clients, self.progress.place, deadline)
+        return broker_now_ms(self._clients, self.progress.partition, deadline)
 
     def start(self) -> Progress | None:
         """See Publisher."""
@@ -135,7 +135,7 @@ class FencedSession:
         found = self._read(deadline, past_open=False)
 
         def take(numbers: tuple[int, ...]) -> tuple[int, ...]:
-            topics = [self.progress.place.topic]
+            topics = [self.progress.partition.topic]
             return self._ids.take(admin, numbers, topics, deadline, ending_s)
 
         def read() -> tuple[int, ...]:
@@ -157,9 +157,9 @@ class FencedSession:
         if progress is None:
             raise KafkaUnavailable("; ".join(map(str, self._ids.blocked)))
         batch = self.progress.batch(progress, numbers)
-        place = (self.progress.place, batch)
+        named = (self.progress.partition, batch)
         try:
-            self.producer.transact("name the ids", [place], self.progress.read_ms)
+            self.producer.transact("name the ids", [named], self.progress.read_ms)
         except Exception as error:
             reason = self._clients.explain(error)
             raise KafkaUnavailable(f"the transactional ids are not named: {reason}") from error
@@ -182,7 +182,7 @@ class FencedSession:
         """
         closed = dict[str, str]()
         for ending in self._ids.blocked:
-            topics = {place.topic for place in ending.partitions}
+            topics = {topic for topic, _ in ending.partitions}
             if len(topics) > 1:
                 topics &= self._refusing | self._unmarked(ending)
             closed |= dict.fromkeys(topics, str(ending))
@@ -194,15 +194,15 @@ class FencedSession:
         leader answers: its last stable offset stays below its end. Another client's transaction may
         be the reason, for now.
         """
-        places = [(place.topic, place.partition) for place in ending.partitions]
+        partitions = list(ending.partitions)
         try:
             with self.reader.within(Deadline(self._limits.quiet_s)):
                 # The end first: later records are stable, too, unless a transaction is open.
-                ends = self.reader.present_ends(places, committed=False)
-                stable = self.reader.present_ends(places)
+                ends = self.reader.present_ends(partitions, committed=False)
+                stable = self.reader.present_ends(partitions)
         except KafkaUnavailable:
             return frozenset()
-        return frozenset(place[0] for place, end in ends.items() if stable.get(place, end) < end)
+        return frozenset(p[0] for p, end in ends.items() if stable.get(p, end) < end)
 
     @property
     def producer(self) -> TransactionalProducer:
@@ -255,7 +255,7 @@ class FencedSession:
         self._catalog.forget()
 
     def _require_state_topic(self, admin: KafkaAdminClient, deadline: Deadline) -> None:
-        topic, number = self.progress.place
+        topic, number = self.progress.partition
         target = self._catalog.existing(admin, [topic], deadline)[topic]
         if target.partitions <= number:
             raise ConfigError(

@@ -80,8 +80,8 @@ def closed_to_copies(
         if targets[p[0]].takes_writes(p[1]) and progress.has_topic(p[0], targets[p[0]].topic_id)
     ]
     log_ends = ends(open_) if open_ else {}
-    of = progress.partitions
-    whole = [p for p in open_ if log_ends.get(p, -1) >= (of[p].closed_mark if p in of else 0)]
+    known = {p: each.closed_mark for p, each in progress.partitions.items()}
+    whole = [p for p in open_ if log_ends.get(p, -1) >= known.get(p, 0)]
     return set(every).difference(whole)
 
 
@@ -103,7 +103,7 @@ class Bounds:
 
 def moved(
     reader: LogReader,
-    where: KafkaPartition,
+    state_partition: KafkaPartition,
     progress: Progress,
     free: Collection[TopicPartition],
     bounds: Bounds,
@@ -111,16 +111,16 @@ def moved(
     """The oldest copies for open partitions, as many as one transaction takes.
 
     Args:
-        where: the shard's partition of the state topic.
+        state_partition: the shard's partition of the state topic.
         free: the timer partitions with held copies that are open.
     """
     held = progress.held
     if not free:
         return Moved(held=held)
-    stable = reader.offsets([where], LATEST)
-    end = reader.offsets([where], LATEST, committed=False)
-    start = min(held[place].start_offset for place in free)
-    parts = reader.records({where: (start, stable[where])}, _FETCH_BYTES)
+    stable = reader.offsets([state_partition], LATEST)
+    end = reader.offsets([state_partition], LATEST, committed=False)
+    start = min(held[partition].start_offset for partition in free)
+    parts = reader.records({state_partition: (start, stable[state_partition])}, _FETCH_BYTES)
     records = chain.from_iterable(records for records, _ in parts)
     return taken_batches(records, progress, free, bounds, all_seen=stable == end)
 
@@ -139,23 +139,23 @@ def taken_batches(
     otherwise the next transaction searches again.
     """
     held = progress.held
-    left = {place: held[place] for place in free}
+    left = {partition: held[partition] for partition in free}
     parts, moved_keys, size, read = list[Part](), list[bytes](), 0, 0
     for record in records:
-        read += len(record.value or b"")
+        key, value = record.key or b"", record.value
+        read += len(value or b"")
         if read > READ_BYTES:
-            left = {place: _above(of, record.offset) for place, of in left.items()}
+            left = {partition: _above(of, record.offset) for partition, of in left.items()}
             break
-        key = record.key or b""
-        place = partition_of(key)
-        if place not in left or record.value is None or record.offset < left[place].start_offset:
+        partition = partition_of(key)
+        if partition not in left or value is None or record.offset < left[partition].start_offset:
             continue  # moved already, and not compacted yet: moving it again would deliver twice
-        batch = _batch(place, record.value, progress)
-        parts.append(Part(*place, batch, None, is_whole=True))
+        batch = _batch(partition, value, progress)
+        parts.append(Part(*partition, batch, None, is_whole=True))
         moved_keys.append(key)
-        left[place] = Held(record.offset + 1, left[place].copies - batch.count)
-        if left[place].copies <= 0:
-            del left[place]
+        left[partition] = Held(record.offset + 1, left[partition].copies - batch.count)
+        if left[partition].copies <= 0:
+            del left[partition]
         size += len(batch.body)
         if not left or size >= bounds.size or len(parts) >= bounds.batches:
             break
@@ -164,31 +164,31 @@ def taken_batches(
             text = "copies are lost: the state topic has lost their records"
             log.error(text, copies=named(left))
             left.clear()
-    stay = {place: of for place, of in held.items() if place not in free}
+    stay = {partition: of for partition, of in held.items() if partition not in free}
     deletions = [several(moved_keys, None)] if moved_keys else []
     return Moved(parts, deletions, stay | left)
 
 
-def _batch(place: TopicPartition, value: bytes, progress: Progress) -> Batch:
+def _batch(partition: TopicPartition, value: bytes, progress: Progress) -> Batch:
     batch, topic_id = batch_of(value)
-    if progress.has_topic(place[0], topic_id):
+    if progress.has_topic(partition[0], topic_id):
         return batch
-    return as_first_copies(place, batch, progress.epochs.newest.signing_key)
+    return as_first_copies(partition, batch, progress.epochs.newest.signing_key)
 
 
-def as_first_copies(place: TopicPartition, batch: Batch, copy_key: bytes) -> Batch:
+def as_first_copies(partition: TopicPartition, batch: Batch, copy_key: bytes) -> Batch:
     """Copies for a timer topic that was recreated since: each becomes its timer's first record,
     keeps the timer's id, and is signed again.
     """
     records = []
     for number, (_, _, record_key, value, own) in enumerate(rows_of(batch.body, batch.count)):
-        headers = _of_first_copy(place, own)
-        headers += mac_header(copy_key, place, record_key, value, headers)
+        headers = _of_first_copy(partition, own)
+        headers += mac_header(copy_key, partition, record_key, value, headers)
         records.append(encode(number, record_key, value, headers))
     return Batch(memoryview(b"".join(records)), batch.count)
 
 
-def _of_first_copy(place: TopicPartition, headers: Sequence[Header]) -> list[Header]:
+def _of_first_copy(partition: TopicPartition, headers: Sequence[Header]) -> list[Header]:
     if headers[-1][0] == COPY_MAC:
         headers = headers[:-1]
     names = [name for name, _ in headers]
@@ -197,7 +197,7 @@ def _of_first_copy(place: TopicPartition, headers: Sequence[Header]) -> list[Hea
     first = [*headers[:at], (ORIGIN, b"%d" % NO_ORIGIN), *headers[at + 1 :]]
     if names[-1] == LETTER or TIMER_ID in names or origin is None:
         return first
-    source = source_names([place], np.zeros(1, np.int32), np.array([int(origin)]))
+    source = source_names([partition], np.zeros(1, np.int32), np.array([int(origin)]))
     return [(TIMER_ID, source[0].as_py()), *first]
 
 
@@ -233,15 +233,15 @@ def split(
         return Split(parts, (), held)
     now, records, waits = list[Part](), list[Batch](), dict(held)
     for part in parts:
-        place = part.topic, part.partition
-        if place not in closed and place not in waits:
+        partition = part.topic, part.partition
+        if partition not in closed and partition not in waits:
             now.append(part)
             continue
         assert len(part.batch.body) <= COPY_BYTES_MAX, "fate.py has seen to it"
-        before = waits.get(place) or Held(end(), 0)
-        value = value_of(part.batch, topic_ids.get(place[0]))
-        records.append(single(key_of(place, before), value))
-        waits[place] = Held(before.start_offset, before.copies + part.batch.count)
+        before = waits.get(partition) or Held(end(), 0)
+        value = value_of(part.batch, topic_ids.get(partition[0]))
+        records.append(single(key_of(partition, before), value))
+        waits[partition] = Held(before.start_offset, before.copies + part.batch.count)
     return Split(now, records, waits)
 
 

@@ -25,7 +25,7 @@ from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.progress.state_topic import place_of
+from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
 from duewheel.schemas.dead_letters import DeadLetter
@@ -51,8 +51,8 @@ class DeadLetterReader:
 
     def position(self) -> ReplayPosition:
         """Returns the committed position of the replays."""
-        place = place_of(self._settings.state_topic, 0)
-        record = newest_record(self.client, place, KEY, Deadline(ANSWER_S))
+        partition = state_partition(self._settings.state_topic, 0)
+        record = newest_record(self.client, partition, KEY, Deadline(ANSWER_S))
         return ReplayPosition.decode(record.value if record else None, self.topic_id)
 
     def bounds(self, since: Bound = BEGINNING) -> dict[int, tuple[int, int]]:

@@ -33,7 +33,6 @@ from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.kafka.log.newest import NewestRecord, newest_by_key
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
-from duewheel.kafka.progress.state_topic import place_of
 from duewheel.ops.changes.acceptance import require_accepted, to_open_for_recurring
 from duewheel.ops.schedule_move.former_schedules import (
     POSITION,
@@ -115,7 +114,7 @@ class _Move:
         self._clock = clock
         self._client = factory.kafka_clients(settings, "consumer")
         self._limits = shard_settings.publisher_limits(settings)
-        self._place = place_of(topic, 0)
+        self._partition = (topic, 0)
         spec = LedgerSpec(
             "schedule move", "recur", b"move", lambda value: _Mark(value or b""), topic
         )
@@ -132,7 +131,7 @@ class _Move:
             return
         self._ledger.open(dry_run=dry_run)
         if not dry_run:  # once more: from here on `recur` cannot write
-            now_ms = broker_now_ms(self._client, self._place, deadline)
+            now_ms = broker_now_ms(self._client, self._partition, deadline)
             schedules = self._checked(now_ms, deadline, past_open=True)
         for transaction in self._transactions(schedules):
             if transaction.records and not dry_run:
