@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
 
 _PARTITION = re.compile(r"(.+)-([0-9]{1,9})")
 _RECORD = re.compile(r"(.+)@([0-9]{1,19})")
+_SHOWN = 10
 
 
 def partition_name(partition: tuple[str, int]) -> str:
@@ -54,6 +55,12 @@ def _parts(pattern: re.Pattern[str], name: str) -> tuple[str, ...]:
     if match is None:
         raise ValueError(f"{name!r} is no name of a partition or record")
     return match.groups()
+
+
+def some_of(names: Iterable[str]) -> str:
+    """Returns the first names, for an error's text."""
+    some = sorted(set(names))
+    return ", ".join(some[:_SHOWN]) + (" …" if len(some) > _SHOWN else "")
 
 
 def by_name(values: Mapping[tuple[str, int], T]) -> dict[str, T]:

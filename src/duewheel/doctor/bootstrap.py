@@ -8,30 +8,31 @@ from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.config.settings import Settings
 from duewheel.doctor.findings import Check, Ended, Findings
 from duewheel.errors import ConfigError, DuewheelError
-from duewheel.kafka.connect.bootstrap import REMEDY, refusals
+from duewheel.kafka.connect.bootstrap import REMEDY, connect_errors
 from duewheel.kafka.connect.clients import KafkaClients
 
 
 def examine(settings: Settings) -> Findings:
     """Connects to each server from this host; skipped if the clients use a proxy."""
-    yield from check_servers(refusals(settings, settings.dequeue.call_deadline.total_seconds()))
+    call_s = settings.dequeue.call_deadline.total_seconds()
+    yield from check_servers(connect_errors(settings, call_s))
 
 
 def check_servers(by_server: Sequence[tuple[str, str]]) -> Findings:
-    """Makes a finding for each server with its defect or "".
+    """Makes a finding for each server with its error or "".
 
     Raises:
         Ended: all have one.
     """
-    if by_server and all(refusal for _, refusal in by_server):
+    if by_server and all(error for _, error in by_server):
         servers = ",".join(server for server, _ in by_server)
-        reasons = "; ".join(dict.fromkeys(refusal for _, refusal in by_server))
+        reasons = "; ".join(dict.fromkeys(error for _, error in by_server))
         found = f"takes no connections: {reasons}"
         raise Ended(Check(UNREACHABLE, servers).error(found, REMEDY))
-    for server, refusal in by_server:
+    for server, error in by_server:
         check = Check("bootstrap_server", server)
-        if refusal:
-            yield check.warning(f"takes no connections: {refusal}", REMEDY)
+        if error:
+            yield check.warning(f"takes no connections: {error}", REMEDY)
         else:
             yield check.ok("takes connections")
 

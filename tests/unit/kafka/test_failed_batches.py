@@ -23,7 +23,8 @@ from kafka.errors import (
 
 from duewheel.kafka.connect.deadline import DeadlineExceeded
 from duewheel.kafka.ledger.producer_internals import Outcome
-from duewheel.kafka.publish.failed_batches import Consequences, WhenToRest, consequences_of
+from duewheel.kafka.publish.failed_batches import Consequences, consequences_of
+from duewheel.kafka.targets.resting_timer_topics import WhenToRest
 
 TAKEN = Outcome(None, failed_itself=False)
 ABORTED = Outcome(UnknownError("aborted"), failed_itself=False)

@@ -20,7 +20,7 @@ from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.connect.login import LoginAttempt, attempts, in_words, refusal
+from duewheel.kafka.connect.login import LoginAttempt, attempts, in_words, why_refused
 
 
 def attempt(address: str, seconds: float = 5.0, **settings: Any) -> LoginAttempt:
@@ -34,7 +34,7 @@ def test_a_client_without_tls_at_a_port_with_it() -> None:
         assert made.is_refusal
         expected = "speaks TLS: security_protocol is PLAINTEXT, should be SSL or SASL_SSL"
         assert made.problem == expected
-        assert refusal([made]) == f"{address} {expected}"
+        assert why_refused([made]) == f"{address} {expected}"
 
 
 def test_a_server_that_says_nothing_is_no_refusal() -> None:
@@ -74,9 +74,9 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_one_server_that_accepts_is_enough() -> None:
     refused = LoginAttempt("a:1", "speaks TLS", is_refusal=True)
     unknown = LoginAttempt("b:1", "is down")
-    assert refusal([unknown, refused]) == "a:1 speaks TLS"
-    assert refusal([refused, LoginAttempt("c:1")]) == ""
-    assert refusal([unknown]) == ""
+    assert why_refused([unknown, refused]) == "a:1 speaks TLS"
+    assert why_refused([refused, LoginAttempt("c:1")]) == ""
+    assert why_refused([unknown]) == ""
 
 
 def test_a_client_gives_up_at_once_where_its_settings_are_refused() -> None:

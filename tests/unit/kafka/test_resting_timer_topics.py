@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
-from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics
+from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics, WhenToRest
 from duewheel.kafka.targets.work_rests import TimerTopicRests
 from duewheel.testing import ManualClock
+
+AT_ONCE = WhenToRest.AT_ONCE
 
 
 class Resting(RestingTimerTopics):
@@ -62,7 +64,7 @@ def test_all_timer_topics_together_take_a_tenth_of_the_time() -> None:
 
 def test_after_a_refusal_the_timer_topic_rests_nine_times_as_long_as_it_has_cost() -> None:
     resting = Resting()
-    resting.note_refusals({"a": "orders refused it"}, 0.5)
+    resting.note_refusals({"a": "orders refused it"}, 0.5, AT_ONCE)
     assert resting.now == PausedTimers(timer_topics=frozenset("a"))
     resting.clock.sleep(1.5)  # until the next attempt is committed
     resting.note_commit()
@@ -74,10 +76,10 @@ def test_after_a_refusal_the_timer_topic_rests_nine_times_as_long_as_it_has_cost
 
 def test_such_a_rest_has_bounds() -> None:
     resting = Resting()
-    resting.note_refusals({"a": "refused"}, 0.01)
+    resting.note_refusals({"a": "refused"}, 0.01, AT_ONCE)
     resting.note_commit()
     assert resting.rest_s("a") == 3
-    resting.note_refusals({"a": "refused"}, 0.01)
+    resting.note_refusals({"a": "refused"}, 0.01, AT_ONCE)
     resting.clock.sleep(50)  # the broker is away meanwhile
     resting.note_commit()
     assert resting.rest_s("a") == 60
@@ -86,7 +88,7 @@ def test_such_a_rest_has_bounds() -> None:
 def test_the_rest_is_that_of_all_attempts_in_a_row() -> None:
     resting = Resting()
     for topic in "ab":
-        resting.note_refusals({topic: "refused"}, 1)
+        resting.note_refusals({topic: "refused"}, 1, AT_ONCE)
         resting.clock.sleep(1)
     resting.note_commit()
     assert resting.now.timer_topics == frozenset("ab")
@@ -95,7 +97,7 @@ def test_the_rest_is_that_of_all_attempts_in_a_row() -> None:
 
 def test_what_is_paused_stays_so() -> None:
     resting, paused = Resting(), PausedTimers(frozenset("x"), frozenset("y"), frozenset("z"))
-    resting.note_refusals({"a": "refused"}, 1)
+    resting.note_refusals({"a": "refused"}, 1, AT_ONCE)
     resting.note_duration(frozenset("b"), 1)
     found, of = resting.beside(paused), frozenset("b")
     assert found == PausedTimers(frozenset("x"), frozenset("ay"), frozenset("z"), of, of)

@@ -17,7 +17,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import LOGIN_S, KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.connect.login import SERVERS_AT_A_TIME, host_and_port, refusal
+from duewheel.kafka.connect.login import SERVERS_AT_A_TIME, host_and_port, why_refused
 from duewheel.kafka.connect.network_client import manager_of
 from duewheel.threads import each_beside
 
@@ -25,7 +25,7 @@ _CONNECT_S = 3.0
 REMEDY = "correct kafka.bootstrap_servers, name resolution or firewall"
 
 
-def refusals(settings: Settings, seconds: float) -> list[tuple[str, str]]:
+def connect_errors(settings: Settings, seconds: float) -> list[tuple[str, str]]:
     """Connects to each server from this host; returns it with the system's error, or "". Returns
     nothing if the clients use a proxy: this host then need not reach them.
     """
@@ -33,7 +33,7 @@ def refusals(settings: Settings, seconds: float) -> list[tuple[str, str]]:
         return []
     servers = settings.kafka.bootstrap_servers
     return each_beside(
-        "connect", lambda server: (server, _refusal(server, seconds)), servers, SERVERS_AT_A_TIME
+        "connect", lambda each: (each, _connect_error(each, seconds)), servers, SERVERS_AT_A_TIME
     )
 
 
@@ -48,10 +48,10 @@ def advertised_brokers(admin: KafkaAdminClient) -> list[tuple[int, str, int]]:
 
 def why_unreachable(settings: Settings) -> str:
     """Each server's reason, if none takes a connection from this host; else ""."""
-    by_server = refusals(settings, _CONNECT_S)
-    if not by_server or not all(refusal for _, refusal in by_server):
+    by_server = connect_errors(settings, _CONNECT_S)
+    if not by_server or not all(error for _, error in by_server):
         return ""
-    reasons = "; ".join(f"{server}: {refusal}" for server, refusal in by_server)
+    reasons = "; ".join(f"{server}: {error}" for server, error in by_server)
     return f"Kafka takes no connections: {reasons}"
 
 
@@ -68,14 +68,14 @@ def require_connection(settings: Settings) -> None:
     made = client.attempts(Deadline(LOGIN_S))
     if any(not each.problem for each in made):
         return
-    why = refusal(made)
+    why = why_refused(made)
     if why:
         raise client.refused(why)
     reasons = "; ".join(f"{each.server}: {each.problem}" for each in made)
     raise KafkaUnavailable(f"Kafka answers no client: {client.options.redacted(reasons)}")
 
 
-def _refusal(server: str, seconds: float) -> str:
+def _connect_error(server: str, seconds: float) -> str:
     try:
         socket.create_connection(host_and_port(server), seconds).close()
     except OSError as error:

@@ -139,7 +139,7 @@ class KafkaClients:
 
         def require_login() -> None:
             made = login.attempts(self.options.values, deadline.part(LOGIN_S))
-            if why := login.refusal(made):
+            if why := login.why_refused(made):
                 raise self.refused(why)
             if all(each.problem for each in made):
                 reasons.extend(f"{each.server}: {each.problem}" for each in made)

@@ -80,7 +80,7 @@ def in_words(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def refusal(made: Sequence[LoginAttempt]) -> str:
+def why_refused(made: Sequence[LoginAttempt]) -> str:
     """The first server that refuses the settings, and why; "" if one accepts them, or none says."""
     if any(not each.problem for each in made):
         return ""

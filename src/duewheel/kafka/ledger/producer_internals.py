@@ -34,7 +34,7 @@ from kafka.structs import TopicPartition as KafkaPartition
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.connect.network_client import missing_part
-from duewheel.schemas.partition_names import partition_name
+from duewheel.schemas.partition_names import partition_name, some_of
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch, seal
 
@@ -44,7 +44,6 @@ SUPPORTED_VERSION = "3.0.12"
 # Without InitProducerId v4 a fenced producer re-initialises itself, and fences its successor.
 OLDEST_BROKER = (2, 7)
 _NO_STAMP = -1
-_NAMES_SHOWN = 10
 # How long there may be no headway before metadata decides whether topics or partitions are missing.
 # Brokers learn of a new topic sooner: it costs no transaction.
 _MISSING_AFTER_S = 0.5
@@ -185,7 +184,7 @@ class NoAnswer(Exception):
     """These partitions left their batches unanswered while other partitions answered."""
 
     def __init__(self, partitions: frozenset[KafkaPartition], seconds: float) -> None:
-        names = shown(map(partition_name, partitions))
+        names = some_of(map(partition_name, partitions))
         super().__init__(f"{names}: no answer to a batch for {seconds:g} s, others were answered")
         self.partitions = partitions
 
@@ -194,14 +193,8 @@ class NotInKafka(KafkaUnavailable):
     """Kafka's metadata does not have these topics, or some of their partitions."""
 
     def __init__(self, topics: Iterable[str], names: Iterable[str]) -> None:
-        super().__init__(f"{shown(names)}: not in Kafka's metadata")
+        super().__init__(f"{some_of(names)}: not in Kafka's metadata")
         self.topics = frozenset(topics)
-
-
-def shown(names: Iterable[str]) -> str:
-    """Some of the names, for an error's text."""
-    some = sorted(set(names))
-    return ", ".join(some[:_NAMES_SHOWN]) + (" …" if len(some) > _NAMES_SHOWN else "")
 
 
 def announce(producer: KafkaProducer, topics: Iterable[str]) -> None:
@@ -226,7 +219,7 @@ def load(producer: KafkaProducer, topics: Sequence[str], deadline: Deadline) -> 
     while missing := [topic for topic in topics if known(topic) is None]:
         if answers > 1 and not patience.remaining_s():
             raise NotInKafka(missing, missing)
-        deadline.check(f"look up {shown(missing)}")
+        deadline.check(f"look up {some_of(missing)}")
         answers += _refreshed(producer, deadline.part(_MISSING_AFTER_S))
 
 
@@ -317,7 +310,7 @@ def _await(
         late = _late(batches)
         if deadline.remaining_s() <= 0:
             text = f"no answer to a batch within {deadline.seconds:g} s"
-            raise DeadlineExceeded(f"{shown(map(partition_name, late))}: {text}")
+            raise DeadlineExceeded(f"{some_of(map(partition_name, late))}: {text}")
         if len(late) < waiting:
             waiting, quiet = len(late), Deadline(quiet_s)
             continue

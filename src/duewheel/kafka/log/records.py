@@ -36,10 +36,10 @@ def is_no_utf8(name: str) -> bool:
     return any("\udc80" <= letter <= "\udcff" for letter in name)
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     r"""A header's name as text that any output takes.
 
-    >>> shown("trace"), shown(b"\xff".decode(errors="surrogateescape"))
+    >>> printable_name("trace"), printable_name(b"\xff".decode(errors="surrogateescape"))
     ('trace', '\\xff')
     """
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")

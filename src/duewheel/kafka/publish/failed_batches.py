@@ -7,11 +7,11 @@ by itself, too, the whole cluster may be down. Then only a refusal of the conten
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from kafka.errors import InvalidRecordError, InvalidTimestampError, OutOfOrderSequenceNumberError
 
 from duewheel.kafka.ledger.producer_internals import Outcome
+from duewheel.kafka.targets.resting_timer_topics import WhenToRest
 from duewheel.kafka.transaction_errors import FENCED, OUT_OF_TIME, REFUSED
 
 # Nothing is wrong with a partition that fails with one, unless the progress was acknowledged.
@@ -21,14 +21,6 @@ _NO_VERDICT = (*OUT_OF_TIME, *FENCED)
 _REFUSES_MARKERS = (*FENCED, InvalidTimestampError, InvalidRecordError)
 # Another client has written under the producer id.
 _FOREIGN = (*FENCED, OutOfOrderSequenceNumberError)
-
-
-class WhenToRest(Enum):
-    """When the timer topics rest whose timers are in the batch."""
-
-    NEVER = auto()
-    AFTER_ANOTHER = auto()  # if they had another such batch lately
-    AT_ONCE = auto()
 
 
 @dataclass(frozen=True, slots=True)

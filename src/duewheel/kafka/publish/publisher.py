@@ -55,12 +55,12 @@ from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.transactional_producer import doubt_of
 from duewheel.kafka.log.compression import Compression, compressed
 from duewheel.kafka.publish.attempt import AttemptMaker, PublishAttempt
-from duewheel.kafka.publish.failed_batches import WhenToRest, consequences_of
+from duewheel.kafka.publish.failed_batches import consequences_of
 from duewheel.kafka.publish.fenced_session import FencedSession, ShardNames
 from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import TargetCatalog
-from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics
+from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics, WhenToRest
 from duewheel.kafka.transaction_errors import FENCED, PartitionRefusesId
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
@@ -223,7 +223,8 @@ class KafkaPublisher:
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
             if isinstance(error, internals.NotInKafka) and encoded is not None:
                 absent = [part for part in encoded.parts if part.topic in error.topics]
-                self._note_causes(prepared, [(absent, str(error))], began_ms, at_once=False)
+                why, rest = [(absent, str(error))], WhenToRest.AFTER_ANOTHER
+                self._note_causes(prepared, why, began_ms, rest)
             raise self._after_failure(error) from None
 
     def _transact(self, attempt: PublishAttempt, prepared: Prepared | None) -> int | None:
@@ -276,7 +277,8 @@ class KafkaPublisher:
         outcomes: Sequence[internals.Outcome],
     ) -> None:
         """Carries out the consequences of every batch that has failed by itself."""
-        causes = {rest: list[tuple[list[Part], str]]() for rest in WhenToRest}
+        rests = WhenToRest.AT_ONCE, WhenToRest.AFTER_ANOTHER
+        causes = {rest: list[tuple[list[Part], str]]() for rest in rests}
         for part, error in internals.causes(parts, outcomes):
             partition, name = (part.topic, part.partition), type(error).__name__
             is_trial = self._catalog.has_failed(partition)
@@ -288,27 +290,25 @@ class KafkaPublisher:
             if follow.may_refuse_marker:
                 # A hint, unless the progress was acknowledged: Kafka names them at the next start.
                 self._session.note_refusing([part.topic])
-            causes[follow.rest].append(([part], f"{part.topic} refused a record: {name}"))
-        self._note_causes(prepared, causes[WhenToRest.AT_ONCE], began_ms)
-        self._note_causes(prepared, causes[WhenToRest.AFTER_ANOTHER], began_ms, at_once=False)
+            if follow.rest in causes:
+                causes[follow.rest].append(([part], f"{part.topic} refused a record: {name}"))
+        for rest, why in causes.items():
+            self._note_causes(prepared, why, began_ms, rest)
 
     def _note_causes(
         self,
         prepared: Prepared | None,
         why: Iterable[tuple[Sequence[Part], str]],
         began_ms: int,
-        *,
-        at_once: bool = True,
+        rest: WhenToRest,
     ) -> None:
-        """Lets the timer topics rest whose timers in these parts have aborted the transaction; if
-        not `at_once`, only those with another such part lately.
-        """
+        """Lets the timer topics rest whose timers in these parts have aborted the transaction."""
         if prepared is None:
             return
         topics = {topic: text for parts, text in why for topic in prepared.timer_topics_of(parts)}
         if topics:
             seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
-            self._resting.note_refusals(topics, seconds, at_once=at_once)
+            self._resting.note_refusals(topics, seconds, rest)
 
 
 def _costly_sources(prepared: Prepared | None) -> frozenset[str]:

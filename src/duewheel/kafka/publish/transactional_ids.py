@@ -37,10 +37,9 @@ from kafka.structs import TopicPartition as KafkaPartition
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.ledger.producer_internals import shown
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.transaction_limits import TransactionLimits
-from duewheel.schemas.partition_names import partition_name
+from duewheel.schemas.partition_names import partition_name, some_of
 
 _ENDING = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 _ASK_S = 5.0  # for the state of a transaction
@@ -63,8 +62,8 @@ class Ending:
         return (
             f"Kafka cannot end a transaction of {self.transactional_id!r}: it is in {self.state}, "
             f"and one of these partitions refuses its marker: "
-            f"{shown(map(partition_name, self.partitions))}; broker {self.coordinator} coordinates "
-            "it"
+            f"{some_of(map(partition_name, self.partitions))}; broker {self.coordinator} "
+            "coordinates it"
         )
 
 

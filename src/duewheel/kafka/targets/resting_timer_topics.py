@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 
 import structlog
 
@@ -28,6 +29,14 @@ _LATELY_S = 60.0
 _USUAL_S = 0.25  # a transaction that takes no longer is followed by no rest
 
 log = structlog.get_logger(__name__)
+
+
+class WhenToRest(Enum):
+    """When the timer topics rest whose timers are in a batch that has failed."""
+
+    NEVER = auto()
+    AFTER_ANOTHER = auto()  # if they had another such batch lately
+    AT_ONCE = auto()
 
 
 class RestingTimerTopics:
@@ -65,13 +74,9 @@ class RestingTimerTopics:
         if topics and seconds > _USUAL_S:
             self._slow.note_duration(topics, seconds)
 
-    def note_refusals(
-        self, why: Mapping[str, str], seconds: float, *, at_once: bool = True
-    ) -> None:
-        """An attempt of so many seconds is aborted, because of these timer topics. They rest, if
-        not `at_once` only those with another such attempt lately.
-        """
-        if not at_once:
+    def note_refusals(self, why: Mapping[str, str], seconds: float, rest: WhenToRest) -> None:
+        """An attempt of so many seconds is aborted, because of these timer topics."""
+        if rest is WhenToRest.AFTER_ANOTHER:
             again = {topic: text for topic, text in why.items() if self._warned.get(topic)}
             for topic in why:
                 self._warned.put(topic, True, _LATELY_S)

@@ -17,7 +17,7 @@ from duewheel.kafka.topics.requirements import (
     TopicState,
     compare,
     described,
-    refusal,
+    differences_text,
     remedy_command,
     room_plans,
     service_plans,
@@ -165,7 +165,7 @@ class KafkaAdmin(TopicReader):
         self._warn(findings)
         differences = [finding for finding in findings if finding.state is TopicState.DIFFERS]
         if differences:
-            raise ConfigError(refusal(self.clients.address, differences))
+            raise ConfigError(differences_text(self.clients.address, differences))
 
     def _warn(self, findings: Sequence[TopicFinding]) -> None:
         unreadable = [

@@ -293,7 +293,7 @@ def _bounded_create_time(
     )
 
 
-def refusal(address: str, differences: Iterable[TopicFinding]) -> str:
+def differences_text(address: str, differences: Iterable[TopicFinding]) -> str:
     """Every difference with its reason and its remedy, a few lines each."""
     lines = ["these topics must be changed first:"]
     for each in differences:

@@ -12,7 +12,7 @@ from duewheel.api.topics import ReadRecord
 from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.log.records import Record, shown
+from duewheel.kafka.log.records import Record, printable_name
 from duewheel.ops.file_import.line_records import CopiedHeader, CopiedLine, CopiedRecord
 from duewheel.schemas.header_names import DUE_MS
 
@@ -98,7 +98,7 @@ def _row(record: Record) -> ReadRecord:
         timestamp_ms=record.timestamp_ms,
         **octets_shown("key", record.key),
         value=_text(record.value),
-        headers=[(shown(name), _text(value)) for name, value in record.headers],
+        headers=[(printable_name(name), _text(value)) for name, value in record.headers],
         late_ms=record.timestamp_ms - int(due_ms) if is_due else None,
     )
 
