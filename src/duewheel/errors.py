@@ -4,6 +4,7 @@ DuewheelError                     1  findings, or any error without a code of it
 ├── ConfigError                   2  usage or configuration: correct it and start again
 │   ├── NoDataDirectory           2  no start of this shard has made its files on this host yet
 │   ├── NoSuchSchedule            2  no recurring schedule has this name
+│   ├── Conflict                  2  pending timers do not permit a change: look at them
 │   └── InvalidTimer              2  a program requests an impossible timer: correct the call
 ├── KafkaUnavailable              3  no answer from Kafka, and nothing was written: check address,
 │                                    network, broker
@@ -12,6 +13,7 @@ DuewheelError                     1  findings, or any error without a code of it
 │                                    another try
 ├── Fenced                        4  another instance owns the shard: this one must stop for good
 ├── RecoveryRefused               5  files and Kafka disagree: an operator must decide
+├── Unreadable                    1  a command cannot read the data directory
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
 ├── BatchTooLarge                 1  a batch exceeds the memory: the next start takes a smaller one
 ├── SparkUnavailable              1  the cluster has no master or no executor for ingest (retriable)
@@ -53,6 +55,10 @@ class NoDataDirectory(ConfigError):
 
 class NoSuchSchedule(ConfigError):
     """No recurring schedule has this name."""
+
+
+class Conflict(ConfigError):
+    """The state of a pending timer, or the number of matching ones, does not permit the change."""
 
 
 class InvalidTimer(ConfigError, ValueError):
@@ -107,6 +113,10 @@ class RecoveryRefused(DuewheelError):
     """Local files and the progress in Kafka contradict each other; the message has both values."""
 
     exit_code = 5
+
+
+class Unreadable(DuewheelError):
+    """The data directory is damaged, not of these settings, or not for this user."""
 
 
 class CorruptFile(DuewheelError):

@@ -196,7 +196,7 @@ def test_without_spark_commands_work_or_name_the_extra(dequeue: Site) -> None:
         assert run.returncode == 2, words
         (line,) = run.stderr.splitlines()
         assert line.endswith(f"pip install 'duewheel[{extra}]'"), line
-    ops = "changes.pending_timers shard.status dead_letters.replay reshard"
+    ops = "changes.reschedule_pending shard.status dead_letters.replay reshard"
     modules = [*(f"ops.{name}" for name in ops.split()), "doctor.examination"]
     code = "\n".join(f"import duewheel.{name}" for name in modules)
     run = dequeue.python("-c", f"{code}\nimport duewheel.runtime.dequeue_process")

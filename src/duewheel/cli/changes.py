@@ -14,7 +14,7 @@ from duewheel.cli.options import with_dry_run, with_writer
 from duewheel.cli.output import Printer, say
 from duewheel.cli.replies import ReplyWait, say_what_keep_does, show_answer, with_wait
 from duewheel.cli.request_options import OF_NEW_TIMER, OF_PENDING_TIMERS, with_fields, with_request
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, Conflict
 
 if TYPE_CHECKING:
     from duewheel.ops.changes.timer_writer import TimerWriter
@@ -98,7 +98,6 @@ def cancel_matching(
     --wait.
     """
     from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
-    from duewheel.ops.changes.pending_timers import Conflict
 
     try:
         matching = find_matching(writer.settings, wanted, at_most=at_most)

@@ -128,12 +128,12 @@ def read(
     It stores no position and joins no group. Text has one line for each record, JSON all headers.
     """
     from duewheel.config.range_ends import BEGINNING, Bound
-    from duewheel.ops.topics.reading import lines_to_send, records_of
+    from duewheel.ops.topics.reading import lines_to_import, records_of
 
     if for_send:
         if follow or since is not None:
             raise ConfigError("--for-send reads the whole topic: without --follow and --from")
-        for line in islice(lines_to_send(settings, name), limit):
+        for line in islice(lines_to_import(settings, name), limit):
             click.echo(json.dumps(line.model_dump(exclude_unset=True)))
         return
     bound = None if since is None else Bound.parse("--from", since)

@@ -15,16 +15,12 @@ from duewheel.config.settings import Settings
 from duewheel.errors import (
     ConfigError,
     CorruptFile,
-    DuewheelError,
     NoDataDirectory,
     RecoveryPending,
+    Unreadable,
 )
 from duewheel.wheel.storage import full_check
 from duewheel.wheel.storage.data_directory import DataDirectory
-
-
-class Unreadable(DuewheelError):
-    """The data directory is damaged, not of these settings, or not for this user."""
 
 
 @contextmanager

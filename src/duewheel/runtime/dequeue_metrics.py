@@ -9,21 +9,20 @@ import structlog
 from prometheus_client.core import Metric
 
 from duewheel.api.fact import exported
-from duewheel.api.timers import PendingStats, Rolls
+from duewheel.api.timers import PendingStats
 from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
 from duewheel.osutil.metrics_server import TopicLabels, counter, counters, histogram, histograms
+from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.runtime.shard_metrics import families_of
 from duewheel.wheel.dequeue.statistics import REJECTED, Statistics
 from duewheel.wheel.inspect.pending_counts import PendingTimers
-from duewheel.wheel.slots import HOUR_MS, closable_slot
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 log = structlog.get_logger(__name__)
 
 OF_PENDING = tuple(exported(PendingStats))
-WITHIN_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400)
 
 
 class DequeueMetrics:
@@ -53,7 +52,7 @@ class DequeueMetrics:
         if state.needs_recovery:
             return  # files may be cut at any moment
         try:
-            stats = stats_of(self._directory, self._pending, now_ms)
+            stats = pending_breakdown(self._directory, self._pending, now_ms)
             # A gauge may move between series: names without timers to speak of keep none.
             own = {"by_topic": TopicLabels().of(stats.by_topic)}
             yield from families_of(stats.model_copy(update=own), "dequeue", OF_PENDING)
@@ -184,32 +183,6 @@ class DequeueMetrics:
             "topic",
             {topic: each.late for topic, each in objectives},
         )
-
-
-def stats_of(directory: DataDirectory, timers: PendingTimers, now_ms: int) -> PendingStats:
-    """The pending timers, with counts that `timers` keeps."""
-    precision_ms = directory.config.precision_ms
-    until = [closable_slot(now_ms + 1000 * within_s, precision_ms) for within_s in WITHIN_S]
-    now, hour_later = (closable_slot(ms, precision_ms) for ms in (now_ms, now_ms + HOUR_MS))
-    pending = timers.count(until, range(now + 1, hour_later + 1))
-    within = {str(s): count for s, count in zip(WITHIN_S, pending.within, strict=True)}
-    oldest = pending.oldest_slot
-    return PendingStats(
-        role="standby" if directory.state.standby else "owner",
-        pending=pending.total,
-        by_topic=dict(sorted(pending.by_topic.items())),
-        by_level=dict(pending.by_level),
-        within_s={**within, "+Inf": pending.total},
-        oldest_ms=None if oldest is None else oldest * precision_ms,
-        slot_max=pending.slot_max,
-        beyond_ring=pending.beyond_ring,
-        rolls=Rolls(
-            pending=pending.rolls,
-            next_hour=pending.rolls_ahead,
-            per_second=round(pending.rolls_ahead / 3_600, 3),
-            per_second_max=pending.rolls_per_second,
-        ),
-    )
 
 
 def _by_level(counts: Mapping[int, int]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query
 
 from duewheel.api.changes import Answered, BulkCancelled, RescheduledTimer, Scheduled
 from duewheel.api.requests import BulkCancel, DueTimeFields, NamedTimers, NewTimer
-from duewheel.ops.changes import cancel_matching, pending_timers, requests
+from duewheel.ops.changes import cancel_matching, requests, reschedule_pending
 from duewheel.ops.changes.written import WrittenChange
 from duewheel.ops.timers import pending
 from duewheel.serve.problems import problem
@@ -58,7 +58,7 @@ async def reschedule_timer(
 
     If the answer is `already_delivered`, the timer has left before, and the new one will, too.
     """
-    call = pending_timers.reschedule_pending
+    call = reschedule_pending.reschedule_pending
     with change.logged() as service:
         written = await service.write_pending(call, handle, due, reply=wait > 0)
         return await _replaced(change, written, wait)
@@ -68,7 +68,7 @@ async def reschedule_timer(
 async def fire_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> RescheduledTimer:
     """Makes a pending timer due now; 409 if it leaves within seconds by itself."""
     with change.logged() as service:
-        written = await service.write_pending(pending_timers.fire, handle, reply=wait > 0)
+        written = await service.write_pending(reschedule_pending.fire, handle, reply=wait > 0)
         return await _replaced(change, written, wait)
 
 

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from duewheel.api.model import problems_of
 from duewheel.errors import (
     ConfigError,
+    Conflict,
     CorruptFile,
     DuewheelError,
     KafkaUnavailable,
@@ -29,9 +30,8 @@ from duewheel.errors import (
     PublishDoubt,
     RecoveryPending,
     Unacknowledged,
+    Unreadable,
 )
-from duewheel.ops.changes.pending_timers import Conflict
-from duewheel.ops.files import Unreadable
 
 log = structlog.get_logger(__name__)
 

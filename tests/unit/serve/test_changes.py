@@ -1,6 +1,6 @@
 """Changes by the HTTP API: what is written, and what is answered.
 
-Also of ops/changes/pending_timers.py and cancel_matching.py.
+Also of ops/changes/reschedule_pending.py and cancel_matching.py.
 """
 
 from __future__ import annotations

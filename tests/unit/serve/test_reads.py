@@ -80,7 +80,7 @@ def test_counts_that_take_long_hold_no_other_read(
         may_end.wait()
         raise ConfigError("enough")
 
-    monkeypatch.setattr(pending_histogram, "stats_of", slow)
+    monkeypatch.setattr(pending_histogram, "pending_breakdown", slow)
     with ThreadPoolExecutor(READS_MAX + 1) as pool, ExitStack() as ending:
         ending.callback(may_end.set)
         polls = [pool.submit(client.get, "/v1/stats") for _ in range(READS_MAX)]

@@ -19,8 +19,7 @@ from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary
 from duewheel.client import Answer, Cancel
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, DuewheelError, Unacknowledged
-from duewheel.ops.changes.pending_timers import Conflict
+from duewheel.errors import ConfigError, Conflict, DuewheelError, Unacknowledged
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, TimerWriter
 from duewheel.ops.changes.written import WrittenChange, answer_so_far
 from duewheel.ops.files import open_files

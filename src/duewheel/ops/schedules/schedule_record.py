@@ -15,7 +15,7 @@ from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.changes.acceptance import require_accepted
-from duewheel.ops.changes.pending_timers import non_null_headers
+from duewheel.ops.changes.reschedule_pending import non_null_headers
 from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.timers.pending import source_of
 from duewheel.schemas import header_names as names

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError, NoDataDirectory, RecoveryPending
-from duewheel.ops.files import Unreadable, files_identity, open_state
+from duewheel.errors import DuewheelError, NoDataDirectory, RecoveryPending, Unreadable
+from duewheel.ops.files import files_identity, open_state
 from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.shard_facts import ShardFacts
 

@@ -19,7 +19,7 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.ops.files import files_identity, open_directory
-from duewheel.runtime.dequeue_metrics import stats_of
+from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.inspect.rolled_due_times import rolled_due_times
@@ -94,7 +94,7 @@ class PendingView:
         """
         with self._lock:
             directory, timers = self._current()
-            return stats_of(directory, timers, self._clock.now_ms())
+            return pending_breakdown(directory, timers, self._clock.now_ms())
 
     def histogram(self, wanted: HistogramQuery) -> PendingHistogram:
         """Counts pending timers by due time.

@@ -9,7 +9,7 @@ from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
 from duewheel.ops.files import open_files
-from duewheel.runtime.dequeue_metrics import stats_of
+from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -18,7 +18,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 def stats(settings: Settings, clock: Clock) -> PendingStats:
     """Counts pending timers by topic, by level, and by the seconds until they leave."""
     with open_files(settings) as directory:
-        return stats_of(directory, PendingTimers(directory), clock.now_ms())
+        return pending_breakdown(directory, PendingTimers(directory), clock.now_ms())
 
 
 def levels(settings: Settings) -> Iterator[LevelCount]:

@@ -39,7 +39,7 @@ def records_of(
             yield from _rows(reader.poll(ends))
 
 
-def lines_to_send(settings: Settings, topic: str) -> Iterator[CopiedLine]:
+def lines_to_import(settings: Settings, topic: str) -> Iterator[CopiedLine]:
     """Yields the newest record of each key, as lines for `duewheel import`.
 
     A topic of another delay service, such as etf1's or Karafka's, is compacted: an older record of

@@ -14,7 +14,7 @@ from duewheel.api.requests import DueTimeFields
 from duewheel.client.message_reader import CHANGE_RECURRING
 from duewheel.client.request_headers import timer_headers
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.errors import Conflict, InvalidTimer
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.requests import require_due
 from duewheel.ops.changes.timer_writer import TimerWriter
@@ -23,10 +23,6 @@ from duewheel.ops.timers.pending import handle_of, pending_by_handle, source_of
 from duewheel.wheel.inspect.listing import PendingTimer
 
 LEAVES_SOON_MS = 5_000
-
-
-class Conflict(ConfigError):
-    """The state of a pending timer, or the number of matching ones, does not permit the change."""
 
 
 def reschedule_pending(
