@@ -33,7 +33,7 @@ from duewheel.clock import SystemClock  # noqa: E402
 from duewheel.config.settings import load  # noqa: E402
 from duewheel.dev.broker import DevBroker  # noqa: E402
 from duewheel.kafka.topics.admin import KafkaAdmin  # noqa: E402
-from duewheel.ops.shard.status import status  # noqa: E402
+from duewheel.ops.shard.status import read_status  # noqa: E402
 from duewheel.runtime.dequeue_process import init_progress  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -167,7 +167,7 @@ def is_ready(config: Path) -> bool:
     settings = load(config)
     if not settings.storage.data_dir.exists():
         return False
-    found = status(settings, SystemClock())
+    found = read_status(settings, SystemClock())
     return found.ready and found.pending > TIMERS // 2
 
 

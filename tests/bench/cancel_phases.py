@@ -50,7 +50,7 @@ from duewheel.checkpoints.commit_and_close_pages import Marks  # noqa: E402
 from duewheel.checkpoints.state_file import State  # noqa: E402
 from duewheel.client import Answer, Cancel, DelayProducer  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402
-from duewheel.ops.shard.status import status  # noqa: E402
+from duewheel.ops.shard.status import read_status  # noqa: E402
 from duewheel.runtime.ingest_process import CHECKPOINT  # noqa: E402
 from duewheel.schemas.arrays import Int64  # noqa: E402
 from duewheel.schemas.batches import TopicPartition  # noqa: E402
@@ -239,7 +239,7 @@ class CancelLoad:
         at_ms = np.array([each.moments_ms(self._watch) for each in asked])
         config = {
             "cancels": len(asked),
-            "pending": status(self._system.settings, SystemClock()).pending,
+            "pending": read_status(self._system.settings, SystemClock()).pending,
             "machine": self._watch.machine(began_ms, CLOCK.now_ms()),
             "load": _load(),
         }
@@ -333,7 +333,9 @@ def main() -> None:
         load = CancelLoad(system, client, watch, args.seed)
         pending = load.timers(args.cancels, "2h")
         delivered = load.timers(args.others, "0s")
-        work.wait(lambda: status(system.settings, SystemClock()).delivered >= warmed + args.others)
+        work.wait(
+            lambda: read_status(system.settings, SystemClock()).delivered >= warmed + args.others
+        )
         burst = load.timers(args.bursts * args.burst, "2h")
         load.report("one by one", load.one_by_one(pending, load.cancel), Answer.CANCELLED)
         late = load.one_by_one(delivered, load.cancel)

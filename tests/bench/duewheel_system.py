@@ -40,7 +40,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.status import read_status
 from duewheel.osutil.child_process import Child
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.arrays import Int64
@@ -134,7 +134,7 @@ class DuewheelSystem:
     def _await_running(self) -> None:
         data = self.settings.storage.data_dir
         self._wait((data / "state").exists)
-        self._wait(lambda: status(self.settings, SystemClock()).ingest.state == "running")
+        self._wait(lambda: read_status(self.settings, SystemClock()).ingest.state == "running")
         self._state = State.open(data)
 
     def prepare(self, load: TimerLoad) -> Encoded:
@@ -212,7 +212,7 @@ class DuewheelSystem:
     @property
     def is_whole(self) -> bool:
         """Whether nothing is left to be read again."""
-        return status(self.settings, SystemClock()).recovering is None
+        return read_status(self.settings, SystemClock()).recovering is None
 
     def set_ingest(self, command: str) -> None:
         """`pause` or `resume` of ingest: while it pauses, a backlog grows in Kafka."""

@@ -31,7 +31,7 @@ from tests.bench.figures import Recorder  # noqa: E402
 from tests.bench.session import CLOCK, DEADLINE_S, Session, fill, sleep_until, wait  # noqa: E402
 from tests.bench.tables import markdown  # noqa: E402
 
-from duewheel.ops.shard.status import status  # noqa: E402
+from duewheel.ops.shard.status import read_status  # noqa: E402
 from duewheel.wheel.slots import TimelineKind  # noqa: E402
 
 PENDING = 1_000_000
@@ -67,10 +67,13 @@ def change(
     start_ms, begun_s = CLOCK.now_ms(), time.monotonic()
     system.resume()
     session.await_received(load, DEADLINE_S)
-    wait(lambda: status(system.settings, CLOCK).ingest.state == "running" and system.is_whole)
+    wait(lambda: read_status(system.settings, CLOCK).ingest.state == "running" and system.is_whole)
     whole_s = time.monotonic() - begun_s
     rows = session.received(load)
-    if len(rows) != DUE or (pending := status(system.settings, CLOCK).pending) != session.pending:
+    if (
+        len(rows) != DUE
+        or (pending := read_status(system.settings, CLOCK).pending) != session.pending
+    ):
         raise RuntimeError(f"{len(rows)} of {DUE} have come, {pending:,} are pending")
     first_s = (int(rows["stored_ms"].min()) - start_ms) / 1000
     print(f"{before} to {after}: first delivery after {first_s:.1f} s", file=sys.stderr)

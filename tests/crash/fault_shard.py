@@ -32,7 +32,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import RecoveryPending
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.shard.status import status as read_status
+from duewheel.ops.shard.status import read_status
 from duewheel.osutil.child_process import Child
 from duewheel.prove.cancel_judge import (
     Fault,

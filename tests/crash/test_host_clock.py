@@ -17,7 +17,7 @@ from tests.crash.wrong_shard import WrongShard
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.clock import SystemClock
-from duewheel.ops.shard.status import status as read_status
+from duewheel.ops.shard.status import read_status
 from duewheel.wheel.slots import HOUR_MS
 
 pytestmark = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.crash.fault_shard import FaultShard
 
 from duewheel.clock import SystemClock
-from duewheel.ops.shard.status import status as read_status
+from duewheel.ops.shard.status import read_status
 
 
 class WrongShard(FaultShard):

@@ -86,7 +86,7 @@ class Application:
         return found
 
     def reshard(self, to: int, *, dry_run: bool = False) -> Resharded:
-        return reshard.reshard(self.settings, to, dry_run=dry_run)
+        return reshard.reassign_partitions(self.settings, to, dry_run=dry_run)
 
     def local(
         self, index: int, count: int, settings: Settings | None = None, **config: Any

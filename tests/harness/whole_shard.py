@@ -23,7 +23,7 @@ from tests.harness.reader import TopicReader, read_topic
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.shard.status import status as read_status
+from duewheel.ops.shard.status import read_status
 from duewheel.osutil.child_process import Child
 from duewheel.schemas.receipts import Receipt
 from duewheel.streaming.batch_attempt import SPARK_DIR

@@ -20,7 +20,7 @@ from duewheel.cli.main import cli
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Locked
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.status import read_status
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 pytestmark = pytest.mark.kafka
@@ -55,9 +55,9 @@ def test_what_deployments_ask_of_running_processes(config: Path) -> None:
         # Who holds the lock and has given no sign of life may yet find that there is no progress.
         assert run(config, "init").returncode == Locked.exit_code
         for role, directory in shard.items():
-            assert not status(settings, SystemClock()).ready
+            assert not read_status(settings, SystemClock()).ready
             directory.state.live.beat(role, os.getpid(), SystemClock().now_ms(), 0)
-        assert not status(settings, SystemClock()).ready
+        assert not read_status(settings, SystemClock()).ready
         now_ms = SystemClock().now_ms()
         shard[Role.DEQUEUE].state.live.note_lag(Lag(now_ms, 0, now_ms, now_ms, 0))
         running = run(config, "health")

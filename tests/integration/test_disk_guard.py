@@ -9,7 +9,7 @@ from tests.harness.ingest_shard import LATER, IngestShard, shard
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.status import read_status
 
 pytestmark = [
     pytest.mark.kafka,
@@ -32,8 +32,8 @@ def test_ingest_holds_back_what_the_disk_must_not_take_and_says_so(shard: Ingest
     shard.send(0, LATER, 300)
     shard.start()
     clock = SystemClock()
-    shard.wait_for("all wait", lambda: status(settings, clock).disk.rows_without_room == 300)
-    found = status(settings, clock)
+    shard.wait_for("all wait", lambda: read_status(settings, clock).disk.rows_without_room == 300)
+    found = read_status(settings, clock)
     assert found.disk.free_bytes < found.disk.min_free_bytes
     assert found.bounds["min_free"].source == f"storage.min_free ({shard.config})"
     assert shard.marks == {0: 0, 1: 0}
@@ -43,5 +43,5 @@ def test_ingest_holds_back_what_the_disk_must_not_take_and_says_so(shard: Ingest
     shard.config.write_text(usual)
     shard.start()
     shard.wait_for_marks({0: 300, 1: 0})
-    assert status(load(shard.config), clock).disk.rows_without_room == 0
+    assert read_status(load(shard.config), clock).disk.rows_without_room == 0
     shard.require_taken_once({0: range(300), 1: range(0)})

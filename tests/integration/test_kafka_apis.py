@@ -18,7 +18,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.doctor import apis
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.status import read_status
 
 pytestmark = [
     pytest.mark.kafka,
@@ -67,7 +67,9 @@ class Commands:
                 nowhere = [("TIMER_DELAY_MS", b"0"), ("REAL_TOPIC", b"no.such.topic")]
                 to.send(self.timers, b"no target", headers=nowhere)
             wait_until(
-                lambda: self.data_dir.exists() and status(settings, SystemClock()).delivered >= 42,
+                lambda: (
+                    self.data_dir.exists() and read_status(settings, SystemClock()).delivered >= 42
+                ),
                 lambda: tail(self.config.with_name("run.log")),
                 every_s=0.2,
             )

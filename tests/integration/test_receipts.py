@@ -24,7 +24,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.ops.receipts import list_receipts, page_of_receipts
-from duewheel.ops.shard.status import status as read_status
+from duewheel.ops.shard.status import read_status
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka

@@ -18,7 +18,7 @@ from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Locked, RecoveryRefused
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.reconfigure import accept_loss, reconfigure
+from duewheel.ops.reconfigure import accept_loss, apply_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -37,16 +37,16 @@ def test_settings_change_for_what_comes_from_then_on(config: Path) -> None:
         shard.pump()
         set_levels(config, "3s")
         with pytest.raises(Locked, match=f"dequeue runs already, as process {os.getpid()}"):
-            reconfigure(load(config), dry_run=False, rotate_key=True)
+            apply_settings(load(config), dry_run=False, rotate_key=True)
     with pytest.raises(RecoveryRefused, match=r"levels_ms: was \[1000\], is \[3000\].*reconfigure"):
         Restartable(config)
-    dry = reconfigure(load(config), dry_run=True)
+    dry = apply_settings(load(config), dry_run=True)
     _, (done,) = objects(config, "reconfigure")
     assert done == {**dry.as_json(), "dry_run": False}
     assert done["changes"] == {"timer.levels": {"old": ["1s"], "new": ["3s"]}}
     # A record and its transaction's marker.
     assert done["since"] == {f"{shard.timers}-0": 2, f"{shard.timers}-1": 0}
-    assert reconfigure(load(config), dry_run=False).changes == {}
+    assert apply_settings(load(config), dry_run=False).changes == {}
     with running(config) as shard:
         shard.send(shard.timers, 0, timer(shard, b"by the new level", ("DELAY", b"1")))
         shard.pump()

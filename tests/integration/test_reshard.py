@@ -144,10 +144,10 @@ def test_settings_changed_half_way_through_a_reshard_are_kept_by_its_undo(
 
     for dry_run in (True, False):
         with pytest.raises(RecoveryRefused, match=r"shard 0 is sealed.*--to 4` .*, `--to 2` undo"):
-            reconfigure.reconfigure(shorter, dry_run=dry_run)
+            reconfigure.apply_settings(shorter, dry_run=dry_run)
     with monkeypatch.context() as patch:
         patch.setattr(reconfigure, "all_shards", lambda _: {})  # it had looked before the seal
-        assert reconfigure.reconfigure(shorter, dry_run=False).changes
+        assert reconfigure.apply_settings(shorter, dry_run=False).changes
     for _ in range(2):
         with pytest.raises(RecoveryRefused, match=r"differ in roll_window.*--to 2` gives each"):
             application.reshard(4)

@@ -23,7 +23,7 @@ from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import ConfigError, Fenced
 from duewheel.java.find import Java
-from duewheel.ops.shard.status import status as read_status
+from duewheel.ops.shard.status import read_status
 from duewheel.osutil.child_process import Child
 from duewheel.wheel.storage.full_check import check
 

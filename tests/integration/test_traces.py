@@ -21,7 +21,7 @@ from tests.harness.sparkless_shard import SparklessShard
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.shard.status import status as read_status
+from duewheel.ops.shard.status import read_status
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka

@@ -37,7 +37,7 @@ class Printer:
     """Prints the results of a command: text for people, or JSON for programs."""
 
     is_json: bool
-    table: str = ""  # "arrow" or "parquet": lists are printed as columns
+    table_format: str = ""  # "arrow" or "parquet": lists are printed as columns
 
     def show(
         self, result: Fields, text: Iterable[str] | None = None, *, hidden: Collection[str] = ()
@@ -49,7 +49,7 @@ class Printer:
         if self.is_json:
             text = [json.dumps(fields)]
         elif text is None:
-            text = _table({name: value for name, value in fields.items() if name not in hidden})
+            text = _aligned({name: value for name, value in fields.items() if name not in hidden})
         for line in text:
             click.echo(line)
 
@@ -73,7 +73,7 @@ def _fields(result: Fields) -> Mapping[str, object]:
     return result.as_json() if isinstance(result, Result) else result
 
 
-def _table(fields: Mapping[str, object]) -> Iterable[str]:
+def _aligned(fields: Mapping[str, object]) -> Iterable[str]:
     if fields.get("dry_run"):
         fields = {_WOULD.get(key, key): value for key, value in fields.items()}
     # Names, too: those of a message's headers are its producer's.

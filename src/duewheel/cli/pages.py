@@ -45,11 +45,11 @@ def show_page(
         place: makes the --page after a row.
         of: the rows' name.
     """
-    if output.table:
+    if output.table_format:
         from duewheel.cli.table_output import write_table
 
         most = limit or sys.maxsize
-        write_table(output.table, row, islice(read(most), most))
+        write_table(output.table_format, row, islice(read(most), most))
         return
     limit = limit or _LIMIT
     rows = read(limit + 1)

@@ -47,17 +47,17 @@ def reconfigure(
     or is parked. With --accept-loss or --skip no setting changes; for these and --rotate-key both
     processes must be stopped.
     """
-    from duewheel.ops import reconfigure as change
+    from duewheel.ops.reconfigure import accept_loss, apply_settings, skip
 
     if bool(lost) + bool(skipped) + rotate_key > 1:
         raise ConfigError("--accept-loss, --skip and --rotate-key: use one after the other")
     if skipped:
-        output.show(change.skip(settings, skipped, dry_run=dry_run))
+        output.show(skip(settings, skipped, dry_run=dry_run))
         return
     if lost:
-        output.show(change.accept_loss(settings, lost, dry_run=dry_run))
+        output.show(accept_loss(settings, lost, dry_run=dry_run))
         return
-    result = change.reconfigure(settings, dry_run=dry_run, rotate_key=rotate_key)
+    result = apply_settings(settings, dry_run=dry_run, rotate_key=rotate_key)
     nothing = ["the shard has these settings already: nothing to change"]
     output.show(result, None if result.changes or rotate_key else nothing)
 

@@ -39,7 +39,7 @@ def status(settings: Settings, *, everything: bool, output: Printer) -> None:
     JSON has all that --all shows.
     """
     from duewheel.cli.status_text import status_lines
-    from duewheel.ops.shard.status import status as read_status
+    from duewheel.ops.shard.status import read_status
 
     clock = SystemClock()
     found = read_status(settings, clock)
@@ -145,7 +145,7 @@ def resume(settings: Settings, part: Part, output: Printer) -> None:
 @with_result()
 def promote(settings: Settings, output: Printer) -> None:
     """Make this directory's standby take over, and wait for that."""
-    from duewheel.ops.shard.promote import promote as promote_standby
+    from duewheel.ops.shard.promote import promote_standby
 
     output.show(promote_standby(settings, SystemClock()))
 
@@ -154,7 +154,7 @@ def promote(settings: Settings, output: Printer) -> None:
 @with_result()
 def check(settings: Settings, output: Printer) -> int:
     """Verify all files on disk. The processes may run meanwhile."""
-    from duewheel.ops.files import check as check_files
+    from duewheel.ops.files import check_files
 
     checked = check_files(settings)
     counts = f"{checked.records} records, {len(checked.findings)} findings"
@@ -227,7 +227,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: Printer) -> N
     start the new number of shards afterwards, with the new [shard] count. After a kill, run it
     again.
     """
-    from duewheel.ops.reshard import reshard as run_reshard
+    from duewheel.ops.reshard import reassign_partitions
 
-    result = run_reshard(settings, to, dry_run=dry_run)
+    result = reassign_partitions(settings, to, dry_run=dry_run)
     output.show(result, [f"there are {to} shards"] if result.from_shards == to else None)

@@ -87,7 +87,7 @@ def files_identity(settings: Settings) -> tuple[str, int, int]:
         raise Unreadable(f"{settings.storage.data_dir} cannot be read: {error}") from error
 
 
-def check(settings: Settings) -> CheckedFiles:
+def check_files(settings: Settings) -> CheckedFiles:
     """Verifies all files of the data directory.
 
     Raises:

@@ -51,7 +51,7 @@ _TAKEN_S = 60.0  # a transaction in doubt, and a start, take a few seconds
 _POLL_S = 0.05
 
 
-def reconfigure(settings: Settings, *, dry_run: bool, rotate_key: bool = False) -> Reconfigured:
+def apply_settings(settings: Settings, *, dry_run: bool, rotate_key: bool = False) -> Reconfigured:
     """Starts a settings epoch with `settings`, for rows that ingest has not parsed yet.
 
     A running shard takes them from its own configuration. `rotate_key`: draws a new key for the

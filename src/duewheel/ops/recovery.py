@@ -154,11 +154,11 @@ def _starts(
 
 
 def _classify_rows(
-    settings: Settings, admin: KafkaAdmin, progress: Progress, starts: Marks, c: Marks
+    settings: Settings, admin: KafkaAdmin, progress: Progress, starts: Marks, until: Marks
 ) -> Reread:
-    """Reads and counts the messages between `starts` and `c`."""
+    """Reads and counts the messages between `starts` and `until`."""
     topics, epochs = sorted(progress.topics), progress.epochs
-    bounds = _readable(admin, topics, starts, c)
+    bounds = _readable(admin, topics, starts, until)
     reread = Reread()
     epoch_contracts = contracts(epochs, settings.dead_letter_topic)
     parsers = [functools.partial(parse, contract=contract) for contract in epoch_contracts]
@@ -179,12 +179,12 @@ def _classify_rows(
 
 
 def _readable(
-    admin: KafkaAdmin, topics: list[str], starts: Marks, c: Marks
+    admin: KafkaAdmin, topics: list[str], starts: Marks, until: Marks
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Returns the offsets between `starts` and `c` that the timer topics still have."""
+    """Returns the offsets between `starts` and `until` that the timer topics still have."""
     log_starts, ends = admin.log_start_offsets(topics), admin.end_offsets(topics)
     bounds = {}
-    for partition, end in c.items():
+    for partition, end in until.items():
         first, last = log_starts.get(partition, end), min(end, ends.get(partition, end))
         start = starts.get(partition, 0)
         if start < min(first, end):

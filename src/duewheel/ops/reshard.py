@@ -67,7 +67,7 @@ BACKOFF_MS = 50, 1_000  # between attempts; random, because two equal rhythms wo
 log = structlog.get_logger(__name__)
 
 
-def reshard(settings: Settings, to: int, *, dry_run: bool) -> Resharded:
+def reassign_partitions(settings: Settings, to: int, *, dry_run: bool) -> Resharded:
     """Reassigns the partitions of all shards to `to` shards; [shard] of the settings is ignored.
 
     Raises:

@@ -26,7 +26,7 @@ from duewheel.api.shard import SupervisedProcess
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, NoDataDirectory
-from duewheel.ops.files import check
+from duewheel.ops.files import check_files
 from duewheel.ops.shard.processes import supervised
 from duewheel.ops.shard.why_not_ready import not_ready_reasons
 from duewheel.osutil.child_process import Child
@@ -138,7 +138,7 @@ class OwnShard:
     def findings(self) -> list[str]:
         """The findings of `duewheel check`, once the processes have ended."""
         try:
-            return [finding.text for finding in check(self._settings).findings]
+            return [finding.text for finding in check_files(self._settings).findings]
         except NoDataDirectory as error:  # the shard never got that far
             return [f"there are no files to check: {error}"]
 

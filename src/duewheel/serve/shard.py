@@ -25,9 +25,10 @@ from duewheel.api.shard import (
     ShardView,
 )
 from duewheel.api.timers import Lateness
-from duewheel.ops.shard import lateness, status
+from duewheel.ops.shard.lateness import read_lateness
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.shard.selective_pause import pause_selection, resume_selection
+from duewheel.ops.shard.status import read_status
 from duewheel.ops.shard.why_not_ready import not_ready_reasons
 from duewheel.serve.names import NAME
 from duewheel.serve.problems import Refused, problem
@@ -72,13 +73,13 @@ async def metrics(service: Shared) -> Response:
 @reading.get("/status", operation_id="status")
 async def show_status(service: Shared) -> ShardView:
     """The state of the shard, as `duewheel status`."""
-    return await service.read(status.status, service.clock)
+    return await service.read(read_status, service.clock)
 
 
 @reading.get("/lateness", operation_id="lateness")
 async def show_lateness(service: Shared) -> Lateness:
     """The lateness of deliveries since dequeue began."""
-    return await service.peek(lateness.lateness, service.clock)
+    return await service.peek(read_lateness, service.clock)
 
 
 @changing.post(f"/pause/{{kind}}/{NAME}", operation_id="pause_selection")

@@ -19,7 +19,7 @@ from duewheel.api.timers import PendingStats
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.status import read_status
 from duewheel.runtime.configured_facts import ConfiguredFacts
 from duewheel.testing import ManualClock
 
@@ -82,5 +82,5 @@ def test_each_metric_can_be_measured(tmp_path: Path, *, standby: bool) -> None:
     assert known["timer_topics_left_out"] == {"orders": "no right"}
     assert (known["standby_behind_seconds"] is None) != standby
     # A view has the numbers of the metrics.
-    found = status(settings, ManualClock(NOW_MS))
+    found = read_status(settings, ManualClock(NOW_MS))
     assert (found.pending, found.quotas["timers"].waiting) == (1, 40)

@@ -8,7 +8,7 @@ from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.status import read_status
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -34,7 +34,7 @@ def test_status_and_metrics_have_each_topic_with_a_quota(tmp_path: Path) -> None
     clock, data_dir = SystemClock(), settings.storage.data_dir
     DataDirectory.start(data_dir, settings.wheel, Role.DEQUEUE).stop()
     QuotaWaiting(clock.now_ms(), {("a", 0): (0, 7), ("a", 1): (50, 53)}).write(data_dir)
-    assert status(settings, SystemClock()).as_json()["quotas"] == {
+    assert read_status(settings, SystemClock()).as_json()["quotas"] == {
         "a": {"per_second": 5, "waiting": 10},
         "b": {"per_second": 100, "waiting": 0},
     }

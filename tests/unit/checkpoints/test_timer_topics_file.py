@@ -12,7 +12,7 @@ from duewheel.checkpoints.timer_topics_file import FILE_NAME, TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import StorageSection, TimerSection
 from duewheel.config.settings import Settings
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.status import read_status
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 FOUND = TopicSet(("a", "b"), {"c": "it is gone"}, {"b": "retention.ms is 1"})
@@ -36,9 +36,9 @@ def test_status_tells_it(tmp_path: Path) -> None:
         storage=StorageSection(data_dir=tmp_path / "data"),
     )
     DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.DEQUEUE).stop()
-    assert status(settings, SystemClock()).timer_topics is None
+    assert read_status(settings, SystemClock()).timer_topics is None
     FOUND.write(settings.storage.data_dir)
-    told = status(settings, SystemClock()).timer_topics
+    told = read_status(settings, SystemClock()).timer_topics
     assert told is not None
     assert told.as_json() == {
         "read": ["a", "b"],

@@ -40,7 +40,7 @@ from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
 from duewheel.ops import connection
 from duewheel.ops.dead_letters.listing import summary_of
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.status import read_status
 from duewheel.ops.timers.pending import list_timers
 from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.wire.single_record import Header
@@ -229,7 +229,7 @@ def test_status_begins_with_what_matters_and_has_no_bounds(settings: Settings) -
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
     world.append(TimerRow(0, 1, NOW_MS + 5_000))
     world.stop()
-    found = status(settings, SystemClock())
+    found = read_status(settings, SystemClock())
     lines = list(status_lines(found, NOW_MS))
     assert lines[0].split() == ["ready", "no"]
     assert "ingest is stopped (ingest_not_running)" in lines[1]

@@ -15,7 +15,7 @@ from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.wheel.dequeue.duration_histogram import MILLISECONDS
 
 
-def lateness(settings: Settings, clock: Clock) -> Lateness:
+def read_lateness(settings: Settings, clock: Clock) -> Lateness:
     """Reads the histogram of lateness, as dequeue last wrote it after a transaction."""
     try:
         with open_state(settings) as state:

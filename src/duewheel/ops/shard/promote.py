@@ -27,7 +27,7 @@ from duewheel.ops.files import open_state
 _POLL_S = 0.02
 
 
-def promote(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> Promoted:
+def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> Promoted:
     """Requests the promotion, and waits for it.
 
     Raises:

@@ -21,7 +21,7 @@ from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
-def status(settings: Settings, clock: Clock) -> ShardView:
+def read_status(settings: Settings, clock: Clock) -> ShardView:
     """Reads the state of a shard.
 
     Raises:

@@ -12,7 +12,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Locked
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.status import read_status
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.name_patterns import may_name_topic
 
@@ -65,7 +65,7 @@ def begin_shard(settings: Settings, clock: Clock) -> bool:
     try:
         return init_progress(settings)
     except Locked:
-        if not status(settings, clock).dequeue.is_alive:
+        if not read_status(settings, clock).dequeue.is_alive:
             raise
         return False
 

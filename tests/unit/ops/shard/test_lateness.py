@@ -12,7 +12,7 @@ from tests.harness.timer_rows import P0
 from duewheel.checkpoints.live_fields import LATENESS_MAX, FieldIndex
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
-from duewheel.ops.shard.lateness import lateness
+from duewheel.ops.shard.lateness import read_lateness
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.duration_histogram import MILLISECONDS
 
@@ -29,17 +29,17 @@ def test_lateness_is_that_of_the_loop(settings: Settings) -> None:
     world.put(50, late_ms - 70, late_ms - 40)
     world.clock.set(NOW_MS + late_ms)
     world.drain()
-    found = lateness(settings, world.clock)
+    found = read_lateness(settings, world.clock)
     assert found.available
     within = dict(zip(found.bounds_s, found.counts, strict=False))
     assert (within[0.025], within[0.05], within[0.075]) == (0, 1, 2)
     assert found.counts[-2:] == [2, 3]
     assert len(found.counts) == len(found.bounds_s) + 1
     world.kill()
-    assert lateness(settings, world.clock).reason == "dequeue is stopped"
+    assert read_lateness(settings, world.clock).reason == "dequeue is stopped"
     with State.open(settings.storage.data_dir) as state:
         state.set_standby(on=True)
-    assert "standby" in str(lateness(settings, world.clock).reason)
+    assert "standby" in str(read_lateness(settings, world.clock).reason)
 
 
 def test_the_counts_have_fields_of_their_own() -> None:
@@ -53,4 +53,4 @@ def test_the_api_has_it(settings: Settings) -> None:
         found = client.get("/v1/lateness").json()
     assert (found["available"], found["bounds_s"], found["counts"]) == (False, [], [])
     assert "there is no data directory" in found["reason"]
-    assert not lateness(settings, ManualClock(NOW_MS)).available
+    assert not read_lateness(settings, ManualClock(NOW_MS)).available

@@ -16,8 +16,8 @@ from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow
 from duewheel.api.shard import Promoted
 from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError, RecoveryPending
-from duewheel.ops.shard.promote import promote
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.promote import promote_standby
+from duewheel.ops.shard.status import read_status
 from duewheel.ops.timers import pending_stats as inspection
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.wheel.dequeue.lifecycle import Dequeue
@@ -72,13 +72,13 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 def test_status_says_what_a_standby_lacks(pair: Pair) -> None:
     pair.clock.sleep(2)
     pair.follower.tick()
-    found = status(pair.settings, pair.clock)
+    found = read_status(pair.settings, pair.clock)
     assert (found.role, found.recovering, found.pending) == ("standby", None, 0)
     assert found.standby is not None
     assert found.standby.missing == {f"{TIMER_TOPIC}-0": ROWS}
     assert found.standby.behind_ms == 2_000
     pair.catch_up()
-    found = status(pair.settings, pair.clock)
+    found = read_status(pair.settings, pair.clock)
     assert found.standby is not None
     assert (found.standby.missing, found.standby.behind_ms) == ({}, 0)
     # The two that the owner has delivered are none of its own.
@@ -112,7 +112,9 @@ def test_a_promotion_waits_until_the_standby_delivers(pair: Pair) -> None:
     pair.catch_up()
     assert pair.directory is not None
     answers: list[Promoted] = []
-    told = threading.Thread(target=lambda: answers.append(promote(pair.settings, pair.clock)))
+    told = threading.Thread(
+        target=lambda: answers.append(promote_standby(pair.settings, pair.clock))
+    )
     told.start()
     while not pair.directory.state.live.promotion_wanted(pair.clock.now_ms()):
         told.join(0.01)
@@ -122,15 +124,15 @@ def test_a_promotion_waits_until_the_standby_delivers(pair: Pair) -> None:
     told.join(60)
     (answer,) = answers
     assert answer.data_dir == str(pair.path)
-    assert status(pair.settings, pair.clock).standby is None
+    assert read_status(pair.settings, pair.clock).standby is None
     dequeue.close()
     with pytest.raises(ConfigError, match="is no standby"):
-        promote(pair.settings, pair.clock)
+        promote_standby(pair.settings, pair.clock)
 
 
 def test_a_promotion_that_takes_too_long_is_withdrawn(pair: Pair) -> None:
     with pytest.raises(RecoveryPending, match="has not taken over"):
-        promote(pair.settings, pair.clock, wait_ms=100)
+        promote_standby(pair.settings, pair.clock, wait_ms=100)
     assert pair.directory is not None
     assert not pair.directory.state.live.promotion_wanted(pair.clock.now_ms())
 
@@ -138,7 +140,7 @@ def test_a_promotion_that_takes_too_long_is_withdrawn(pair: Pair) -> None:
 def test_a_standby_that_does_not_run_cannot_be_promoted(pair: Pair) -> None:
     pair.stop_follower()
     with pytest.raises(ConfigError, match=r"no standby runs .*--take-over"):
-        promote(pair.settings, pair.clock)
+        promote_standby(pair.settings, pair.clock)
     shutil.rmtree(pair.path)
     with pytest.raises(ConfigError, match="there is no data directory"):
-        promote(pair.settings, pair.clock)
+        promote_standby(pair.settings, pair.clock)

@@ -22,7 +22,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.files import open_files
 from duewheel.ops.shard.pause import set_paused
-from duewheel.ops.shard.status import status
+from duewheel.ops.shard.status import read_status
 from duewheel.ops.timers import pending, pending_stats
 from duewheel.testing import ManualClock
 
@@ -50,7 +50,7 @@ def listed(
 
 
 def test_status_tells_what_the_disk_must_keep_free(shard: Settings) -> None:
-    found = status(shard, SystemClock()).disk
+    found = read_status(shard, SystemClock()).disk
     assert found.min_free_bytes == 256 << 20
     assert found.free_bytes > 0
     assert found.rows_without_room == 0, "nobody waits where nothing runs"
@@ -95,7 +95,7 @@ def test_a_time_without_a_zone_is_refused(shard: Settings) -> None:
 
 def test_a_pause_is_kept_for_the_next_start(shard: Settings) -> None:
     assert set_paused(shard, "dequeue", on=True) == Paused(process="dequeue", paused=True)
-    assert status(shard, SystemClock()).dequeue.state == "stopped"
+    assert read_status(shard, SystemClock()).dequeue.state == "stopped"
     with open_files(shard) as directory:
         assert [directory.state.live.paused(role) for role in Role] == [False, True]
     set_paused(shard, "dequeue", on=False)
