@@ -6,7 +6,7 @@ metrics     requests by operation, beside the metrics of the shard
 access      tokens: who may read, who may change
 problems    errors as RFC 9457 has them
 service     threads for reads and for Kafka, the log of changes
-names       names at the end of a URL
+url_names   names at the end of a URL
 timers, changes, dead_letters, receipts, schedules, shard
             the operations: each calls one of `ops`, which the command calls, too
 page        static files

@@ -18,9 +18,9 @@ from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.osutil.metrics_server import exposed
 from duewheel.serve import changes, dead_letters, page, receipts, schedules, shard, timers
 from duewheel.serve.access import Access, may_change, may_read
-from duewheel.serve.gate import Gate, names_of
+from duewheel.serve.gate import Gate, hosts_of
 from duewheel.serve.metrics import Measured, RequestStatistics, ServeMetrics
-from duewheel.serve.problems import MEDIA_TYPE, handle, problem
+from duewheel.serve.problems import MEDIA_TYPE, answer_errors, documented
 from duewheel.serve.service import Service
 from duewheel.threads import Worker
 
@@ -30,16 +30,16 @@ _DESCRIPTION = (
     "Pending timers of one shard of duewheel. Errors are problem details (RFC 9457) with a `code`."
 )
 _PROBLEMS = (
-    problem(400, "the request cannot be parsed")
-    | problem(401, "no valid token")
-    | problem(422, "a parameter is invalid")
-    | problem(503, "no files yet, a recovery, or no Kafka")
+    documented(400, "the request cannot be parsed")
+    | documented(401, "no valid token")
+    | documented(422, "a parameter is invalid")
+    | documented(503, "no files yet, a recovery, or no Kafka")
 )
 _CHANGE_PROBLEMS = (
     _PROBLEMS
-    | problem(403, "changes are off")
-    | problem(413, "the body is too large")
-    | problem(504, "the change may or may not be written")
+    | documented(403, "changes are off")
+    | documented(413, "the body is too large")
+    | documented(504, "the change may or may not be written")
 )
 
 
@@ -71,17 +71,17 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     to_change = [Depends(may_change)]
     to_read = [] if access.read is None else [Depends(may_read)]
     for router in (
-        timers.router,
+        timers.reading,
         shard.reading,
-        receipts.router,
+        receipts.reading,
         dead_letters.reading,
         schedules.reading,
     ):
         app.include_router(router, dependencies=to_read, responses=_PROBLEMS)
-    for router in (changes.router, shard.changing, dead_letters.changing, schedules.changing):
+    for router in (changes.changing, shard.changing, dead_letters.changing, schedules.changing):
         app.include_router(router, dependencies=to_change, responses=_CHANGE_PROBLEMS)
-    handle(app)
-    app.add_middleware(Gate, names=names_of(settings.serve), body_max=settings.serve.body_max)
+    answer_errors(app)
+    app.add_middleware(Gate, hosts=hosts_of(settings.serve), body_max=settings.serve.body_max)
     app.add_middleware(Measured, statistics=statistics)  # the outermost
     _describe_problems(app)
     return app

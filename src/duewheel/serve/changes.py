@@ -15,29 +15,29 @@ from duewheel.api.requests import BulkCancel, DueTimeFields, NamedTimers, NewTim
 from duewheel.ops.changes import cancel_matching, requests, reschedule_pending
 from duewheel.ops.changes.written import WrittenChange
 from duewheel.ops.timers import pending
-from duewheel.serve.problems import problem
+from duewheel.serve.problems import documented
 from duewheel.serve.service import Change, Changing
 from duewheel.serve.timers import NOT_PENDING, Handle, not_pending
 
 WAIT_MAX_S = 30
 
-router = APIRouter(prefix="/v1", tags=["changes"])
+changing = APIRouter(prefix="/v1", tags=["changes"])
 
 Wait = Annotated[
     float, Query(ge=0, le=WAIT_MAX_S, description="seconds for the reply; 0: none is awaited")
 ]
-CONFLICT = problem(409, "the timer's state does not permit it")
+CONFLICT = documented(409, "the timer's state does not permit it")
 REPLACED = {202: {"model": RescheduledTimer}, **NOT_PENDING, **CONFLICT}
 
 
-@router.post("/timers", operation_id="schedule", status_code=201)
+@changing.post("/timers", operation_id="schedule", status_code=201)
 async def schedule(change: Changing, timer: NewTimer) -> Scheduled:
     """Schedules a message. It is listed once ingest has taken it, usually within a second."""
     with change.logged() as service:
         return await service.write(requests.send, timer)
 
 
-@router.delete(
+@changing.delete(
     "/timers/{handle}", operation_id="cancel_timer", responses={202: {"model": Answered}}
 )
 async def cancel_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> Answered:
@@ -46,11 +46,11 @@ async def cancel_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> An
     with change.logged() as service:
         written = await service.write(requests.cancel, named, reply=wait > 0)
         result = await change.replied(written, wait)
-    change.accept(unless=result.answer is not None)
+    change.set_status(in_effect=result.answer is not None)
     return result
 
 
-@router.post("/timers/{handle}/reschedule", operation_id="reschedule_timer", responses=REPLACED)
+@changing.post("/timers/{handle}/reschedule", operation_id="reschedule_timer", responses=REPLACED)
 async def reschedule_timer(
     change: Changing, handle: Handle, due: DueTimeFields, wait: Wait = 5.0
 ) -> RescheduledTimer:
@@ -64,7 +64,7 @@ async def reschedule_timer(
         return await _replaced(change, written, wait)
 
 
-@router.post("/timers/{handle}/fire", operation_id="fire_timer", responses=REPLACED)
+@changing.post("/timers/{handle}/fire", operation_id="fire_timer", responses=REPLACED)
 async def fire_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> RescheduledTimer:
     """Makes a pending timer due now; 409 if it leaves within seconds by itself."""
     with change.logged() as service:
@@ -72,7 +72,7 @@ async def fire_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> Resc
         return await _replaced(change, written, wait)
 
 
-@router.post("/cancel", operation_id="cancel_timers", responses=CONFLICT)
+@changing.post("/cancel", operation_id="cancel_timers", responses=CONFLICT)
 async def cancel_timers(change: Changing, bulk: BulkCancel, wait: Wait = 5.0) -> BulkCancelled:
     """Cancels all pending timers that match a filter; with `dry_run` it only counts them.
 
@@ -93,5 +93,5 @@ async def _replaced(
     if written is None:
         raise not_pending()
     result = await change.replied(written, wait_s)
-    change.accept(unless=result.answer is not None)
+    change.set_status(in_effect=result.answer is not None)
     return result

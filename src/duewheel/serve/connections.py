@@ -35,7 +35,7 @@ HANDSHAKES_MAX = 256
 # Of H11Protocol, which has no documentation: pyproject.toml has its newest known version.
 _USED = ("conn", "connections", "flow", "loop", "on_response_complete", "transport")
 
-_Phase = Literal["head", "body", "answer", "read"]
+_Phase = Literal["head", "body", "answer", "unread"]
 
 
 class Listener(socket.socket):
@@ -125,12 +125,12 @@ class Connection(H11Protocol):
             return
         self._stop_clock()
         self.phase, self.since_s = phase, self.loop.time()
-        if phase in ("head", "read"):  # the gate bounds the time of a body
+        if phase in ("head", "unread"):  # the gate bounds the time of a body
             self._start_clock()
 
     def _present_phase(self) -> _Phase:
         if self.flow.write_paused or self.transport.is_closing():
-            return "read"
+            return "unread"
         if self.conn.their_state is h11.IDLE:
             return "head"
         return "body" if self.conn.their_state is h11.SEND_BODY else "answer"

@@ -16,10 +16,8 @@ from duewheel.api.dead_letters import (
     Replayed,
 )
 from duewheel.ops.dead_letters import listing, replay
-from duewheel.serve.problems import Refused, problem
-from duewheel.serve.service import Changing, Shared
-
-PAGE_S = 5.0
+from duewheel.serve.problems import Refused, documented
+from duewheel.serve.service import KAFKA_PAGE_S, Changing, Shared
 
 reading = APIRouter(prefix="/v1/dead-letters", tags=["dead letters"])
 changing = APIRouter(prefix="/v1/dead-letters", tags=["dead letters"])
@@ -33,13 +31,13 @@ async def list_dead_letters(
 
     With a `code` a page may have fewer than `limit`, or none, before the last page.
     """
-    return await service.read_kafka(listing.page_of_letters, wanted, PAGE_S)
+    return await service.read_kafka(listing.page_of_letters, wanted, KAFKA_PAGE_S)
 
 
 @reading.get(
     "/{partition}/{offset}",
     operation_id="show_dead_letter",
-    responses=problem(404, "no such dead letter"),
+    responses=documented(404, "no such dead letter"),
 )
 async def show_dead_letter(
     service: Shared,

@@ -27,7 +27,7 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
 
-def names_of(serve: ServeSection) -> frozenset[str] | None:
+def hosts_of(serve: ServeSection) -> frozenset[str] | None:
     """Returns the names under which the server is reached; None: any."""
     if serve.hosts:
         return frozenset(name.lower() for name in serve.hosts) | _LOOPBACK
@@ -37,8 +37,8 @@ def names_of(serve: ServeSection) -> frozenset[str] | None:
 class Gate:
     """See the module's head. ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, names: frozenset[str] | None, body_max: int) -> None:
-        self._app, self._names, self._body_max = app, names, body_max
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, body_max: int) -> None:
+        self._app, self._hosts, self._body_max = app, hosts, body_max
         self._active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +53,7 @@ class Gate:
 
         try:
             _require_head(scope)
-            self._require_name(scope)
+            self._require_host(scope)
             body = await self._read_body(receive)
             if body is not None:
                 self._require_room(scope["path"])
@@ -88,11 +88,11 @@ class Gate:
         finally:
             self._active -= 1
 
-    def _require_name(self, scope: Scope) -> None:
-        if self._names is None:
+    def _require_host(self, scope: Scope) -> None:
+        if self._hosts is None:
             return
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1 or not (_name(hosts[0]) in self._names or _is_address(_name(hosts[0]))):
+        given = [_without_port(value) for name, value in scope["headers"] if name == b"host"]
+        if len(given) != 1 or not (given[0] in self._hosts or _is_address(given[0])):
             detail = "the header Host is no name of this server: serve.hosts has its names"
             raise Refused(HTTPStatus.MISDIRECTED_REQUEST, "misdirected_request", detail)
 
@@ -132,8 +132,9 @@ def _require_head(scope: Scope) -> None:
         raise Refused(HTTPStatus.BAD_REQUEST, "ambiguous_length", detail)
 
 
-def _name(host: str) -> str:
-    """Returns a host without its port."""
+def _without_port(value: bytes) -> str:
+    """Returns the host of a header's value, without its port."""
+    host = value.decode("latin-1")
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()

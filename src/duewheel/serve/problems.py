@@ -61,12 +61,12 @@ class ProblemDetails(BaseModel):
     detail: str
 
 
-def problem(status: int, description: str) -> Responses:
+def documented(status: int, description: str) -> Responses:
     """Describes the response of an error."""
     return {status: {"model": ProblemDetails, "description": description}}
 
 
-class Problem(JSONResponse):
+class ProblemResponse(JSONResponse):
     """Problem details as a response."""
 
     media_type = MEDIA_TYPE
@@ -91,7 +91,7 @@ class Refused(Exception):
         self.status, self.code, self.detail = status, code, detail
         self.headers, self.others = dict(headers or {}), others
 
-    def response(self) -> Problem:
+    def response(self) -> ProblemResponse:
         """The problem as a response."""
         content = {
             "type": "about:blank",
@@ -101,7 +101,7 @@ class Refused(Exception):
             "detail": self.detail,
             **self.others,
         }
-        return Problem(content, int(self.status), self.headers)
+        return ProblemResponse(content, int(self.status), self.headers)
 
 
 # Of each error the status and the code; the first class that fits counts.
@@ -134,7 +134,7 @@ def refused_by(error: DuewheelError) -> Refused:
     return _failed()
 
 
-def handle(app: FastAPI) -> None:
+def answer_errors(app: FastAPI) -> None:
     """Makes the app answer each error with a problem."""
     problems: tuple[tuple[type[Exception], Callable[[Any], Refused]], ...] = (
         (Refused, lambda refused: refused),
@@ -149,8 +149,8 @@ def handle(app: FastAPI) -> None:
 
 def _answering(
     problem_of: Callable[[Any], Refused],
-) -> Callable[[Request, Exception], Awaitable[Problem]]:
-    async def answer(_: Request, error: Exception) -> Problem:  # a plain one would need a thread
+) -> Callable[[Request, Exception], Awaitable[ProblemResponse]]:
+    async def answer(_: Request, error: Exception) -> ProblemResponse:  # else it needs a thread
         return problem_of(error).response()
 
     return answer

@@ -22,9 +22,9 @@ from duewheel.errors import DuewheelError, InvalidTimer, NoSuchSchedule
 from duewheel.ops.schedules import changes, listing
 from duewheel.ops.schedules.changes import WrittenSchedule
 from duewheel.serve.changes import WAIT_MAX_S
-from duewheel.serve.names import NAME
-from duewheel.serve.problems import Responses, problem
+from duewheel.serve.problems import Responses, documented
 from duewheel.serve.service import Change, Changing, Service, Shared
+from duewheel.serve.url_names import NAME
 
 reading = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 changing = APIRouter(prefix="/v1/schedules", tags=["schedules"])
@@ -34,7 +34,7 @@ Wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for inge
 TimerTopic = Annotated[
     Topic | None, Query(description="the schedule's; by default the first of timer.topics")
 ]
-MISSING = problem(404, "no such schedule")
+MISSING = documented(404, "no such schedule")
 CHANGED: Responses = {202: {"model": ScheduleSummary}}
 
 # The last one again and again: each look takes a thread of reads for a moment.
@@ -147,7 +147,7 @@ async def _applied(change: Change, written: WrittenSchedule, wait_s: float) -> S
     applied = await _is_taken(service, written)
     if not applied and wait_s > 0:
         applied = await service.waits.until(change.request, _taken(service, written), wait_s)
-    change.accept(unless=applied)
+    change.set_status(in_effect=applied)
     return written.with_applied(applied)
 
 

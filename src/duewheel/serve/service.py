@@ -48,6 +48,7 @@ READS_MAX = 4  # at a time
 SEARCHES_MAX = 2
 KAFKA_MAX = 8  # changes
 KAFKA_READS_MAX = 4
+KAFKA_PAGE_S = 5.0  # how long a page is read from Kafka
 
 
 class Service:
@@ -62,8 +63,8 @@ class Service:
     read_kafka      reads from Kafka: apart from changes, which must not wait for reads
     write           records in timer topics
     write_pending   the same, after a look at the shard's files
-    change          other records that change something
-    pause           a pause, a store in a file: it must not wait for a Kafka that hangs
+    write_pause     pauses of topics and tags, in the state topic
+    write_file      a pause of a process, in a file: it must not wait for a Kafka that hangs
     replay          a replay of dead letters: one at a time, as each fences the one before
     """
 
@@ -78,22 +79,22 @@ class Service:
         """`metrics` writes those of this process and of the shard."""
         self.settings, self.clock, self.view = settings, clock, view
         self.metrics = metrics
-        limits = READS_MAX, SEARCHES_MAX, KAFKA_READS_MAX, KAFKA_MAX, 1, 1, 1
-        files, searches, reads, changes, replays, pauses, counts = map(CapacityLimiter, limits)
+        changes = CapacityLimiter(KAFKA_MAX)
         self._stop = asyncio.Event()
         self.waits = Waits(self._stop)
         # A read of files ends by itself: a stop waits for it.
-        self.read = _Lane(settings, asyncio.Event(), settings, files, needs_files=True)
+        reads = CapacityLimiter(READS_MAX)
+        self.read = _Lane(settings, asyncio.Event(), settings, reads, needs_files=True)
         self.peek = replace(self.read, needs_files=False)
-        self.search = replace(self.read, stop=self._stop, limiter=searches)
-        self.count = replace(self.read, limiter=counts)
-        self.read_kafka = _Lane(settings, self._stop, settings, reads)
+        self.search = replace(self.read, stop=self._stop, limiter=CapacityLimiter(SEARCHES_MAX))
+        self.count = replace(self.read, limiter=CapacityLimiter(1))
+        self.read_kafka = _Lane(settings, self._stop, settings, CapacityLimiter(KAFKA_READS_MAX))
         self.write = _Lane(settings, self._stop, writer, changes, writes=True)
         self.write_pending = replace(self.write, needs_files=True)
-        self.change = _Lane(settings, self._stop, settings, changes, writes=True)
-        self.pause = replace(self.change, limiter=pauses)
+        self.write_pause = _Lane(settings, self._stop, settings, changes, writes=True)
+        self.write_file = replace(self.write_pause, limiter=CapacityLimiter(1))
         # It writes, and yet may be repeated: a later replay continues one that was stopped.
-        self.replay = replace(self.read_kafka, limiter=replays)
+        self.replay = replace(self.read_kafka, limiter=CapacityLimiter(1))
 
     def end_waits(self) -> None:
         """Ends the waits for all calls of Kafka, and all effects. Called in the event loop."""
@@ -202,9 +203,9 @@ class Change:
             await waits.until(self.request, all_of(written.replies), wait_s, count)
         return written.result()
 
-    def accept(self, *, unless: bool) -> None:
-        """Makes the status 202: written, and its effect is still to come."""
-        if not unless:
+    def set_status(self, *, in_effect: bool) -> None:
+        """Makes the status 202 if the change is written and its effect still to come."""
+        if not in_effect:
             self.response.status_code = HTTPStatus.ACCEPTED
 
 

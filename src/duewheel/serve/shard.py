@@ -30,9 +30,9 @@ from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.shard.selective_pause import pause_selection, resume_selection
 from duewheel.ops.shard.status import read_status
 from duewheel.ops.shard.why_not_ready import not_ready_reasons
-from duewheel.serve.names import NAME
-from duewheel.serve.problems import Refused, problem
+from duewheel.serve.problems import Refused, documented
 from duewheel.serve.service import Changing, Shared
+from duewheel.serve.url_names import NAME
 
 probes = APIRouter(tags=["probes"])
 reading = APIRouter(prefix="/v1", tags=["reads"])
@@ -51,7 +51,7 @@ async def livez() -> str:
 @probes.get(
     "/readyz",
     operation_id="readyz",
-    responses=problem(503, "`reasons` has why, `conditions` in sentences"),
+    responses=documented(503, "`reasons` has why, `conditions` in sentences"),
 )
 async def readyz(service: Shared) -> Readiness:
     """Whether the shard does its work: recovered, both processes run, lag below its bounds."""
@@ -88,25 +88,25 @@ async def pause_one(
 ) -> PausedSelection:
     """Lets the due timers of a target, timer topic or tag wait, in all shards."""
     with change.logged() as service:
-        return await service.change(pause_selection, service.clock, kind, name, given)
+        return await service.write_pause(pause_selection, service.clock, kind, name, given)
 
 
 @changing.post(f"/resume/{{kind}}/{NAME}", operation_id="resume_selection")
 async def resume_one(change: Changing, kind: Kind, name: Topic) -> PausedSelection:
     """Ends the pause of a target, timer topic or tag."""
     with change.logged() as service:
-        return await service.change(resume_selection, kind, name)
+        return await service.write_pause(resume_selection, kind, name)
 
 
 @changing.post("/pause/{process}", operation_id="pause")
 async def pause(change: Changing, process: Process) -> Paused:
     """Pauses ingest or dequeue, over restarts, too."""
     with change.logged() as service:
-        return await service.pause(set_paused, process, on=True)
+        return await service.write_file(set_paused, process, on=True)
 
 
 @changing.post("/resume/{process}", operation_id="resume")
 async def resume(change: Changing, process: Process) -> Paused:
     """Ends the pause of ingest or dequeue."""
     with change.logged() as service:
-        return await service.pause(set_paused, process, on=False)
+        return await service.write_file(set_paused, process, on=False)

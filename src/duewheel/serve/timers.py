@@ -10,18 +10,18 @@ from fastapi import APIRouter, Path, Query
 from duewheel.api.requests import HistogramQuery, TimerQuery
 from duewheel.api.timers import PendingHistogram, PendingStats, TimerList, TimerWithMessage
 from duewheel.ops.timers import pending
-from duewheel.serve.problems import Refused, problem
+from duewheel.serve.problems import Refused, documented
 from duewheel.serve.service import Shared
 
 HANDLE_MAX = 1_024
 
-router = APIRouter(prefix="/v1", tags=["reads"])
+reading = APIRouter(prefix="/v1", tags=["reads"])
 
 Handle = Annotated[str, Path(max_length=HANDLE_MAX, description="a recall handle")]
-NOT_PENDING = problem(404, "no such timer is pending here")
+NOT_PENDING = documented(404, "no such timer is pending here")
 
 
-@router.get("/timers", operation_id="list_timers")
+@reading.get("/timers", operation_id="list_timers")
 async def list_timers(service: Shared, wanted: Annotated[TimerQuery, Query()]) -> TimerList:
     """Pending timers in the order in which they leave; all filters must match.
 
@@ -31,7 +31,7 @@ async def list_timers(service: Shared, wanted: Annotated[TimerQuery, Query()]) -
     return await service.read(pending.page_of, wanted)
 
 
-@router.get("/timers/{handle}", operation_id="show_timer", responses=NOT_PENDING)
+@reading.get("/timers/{handle}", operation_id="show_timer", responses=NOT_PENDING)
 async def show_timer(service: Shared, handle: Handle) -> TimerWithMessage:
     """One pending timer; with value and headers of its message if serve.show_bodies is set."""
     body = service.settings.serve.show_bodies
@@ -41,7 +41,7 @@ async def show_timer(service: Shared, handle: Handle) -> TimerWithMessage:
     return timer
 
 
-@router.get("/histogram", operation_id="histogram")
+@reading.get("/histogram", operation_id="histogram")
 async def histogram(
     service: Shared, wanted: Annotated[HistogramQuery, Query()]
 ) -> PendingHistogram:
@@ -52,7 +52,7 @@ async def histogram(
     return await service.count(lambda _: service.view.histogram(wanted))
 
 
-@router.get("/stats", operation_id="stats")
+@reading.get("/stats", operation_id="stats")
 async def show_stats(service: Shared) -> PendingStats:
     """Pending timers by target, level and time, as `duewheel stats`."""
     return await service.count(lambda _: service.view.stats())
