@@ -37,7 +37,7 @@ def check_servers(by_server: Sequence[tuple[str, str]]) -> Findings:
             yield check.ok("takes connections")
 
 
-def not_through(clients: KafkaClients, error: DuewheelError, last_error: str) -> DoctorFinding:
+def client_refused(clients: KafkaClients, error: DuewheelError, last_error: str) -> DoctorFinding:
     """Makes the finding of servers that take connections and accept no client."""
     check = Check("kafka_refuses", clients.address)
     if isinstance(error, ConfigError):  # it says which setting is wrong

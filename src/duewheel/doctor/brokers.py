@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka import KafkaAdminClient
 
@@ -29,12 +29,16 @@ _REQUEST_HEADER_BYTES = 1024
 class _Answer:
     """The answer of one broker: the APIs that it offers, or the reason why there is none."""
 
-    name: str
+    number: int
     place: str
     took_ms: int = 0
     version: tuple[int, ...] = ()
-    offered: apis.Offered | None = None
+    offered: apis.Offered = field(default_factory=dict)
     problem: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"broker {self.number}"
 
 
 def examine(cluster: Cluster) -> Findings:
@@ -57,45 +61,39 @@ def examine(cluster: Cluster) -> Findings:
             yield check.error(answer.problem, remedy)
         else:
             yield check.ok(f"{answer.place} answers, first after {answer.took_ms} ms")
-    if all(answer.problem for answer in answers):
+    reached = [answer for answer in answers if not answer.problem]
+    if not reached:
         found = "no broker can be reached at the address that it advertises"
         raise Ended(Check(UNREACHABLE, cluster.address).error(found, "as above"))
-    reached = {answer.name: answer for answer in answers if answer.offered is not None}
-    yield from apis.check_apis({name: a.offered for name, a in reached.items() if a.offered})
-    for name, answer in reached.items():
-        yield _check_version(name, answer.version)
+    yield from apis.check_apis({answer.name: answer.offered for answer in reached})
+    for answer in reached:
+        yield _check_version(answer.name, answer.version)
     yield _check_features(cluster)
     limits = shard_settings.publisher_limits(cluster.settings)
-    numbers = [str(number) for number, _, _ in brokers if _name(number) in reached]
+    numbers = [str(answer.number) for answer in reached]
     config = cluster.admin.call(
         "read settings", lambda admin: read_settings(admin, numbers, kind="BROKER")
     )
-    for number in numbers:
-        readable = config.get(number, {})
-        yield from check_settings(
-            _name(number), cluster.address, cluster.principal, readable, limits
-        )
-
-
-def _name(number: int | str) -> str:
-    return f"broker {number}"
+    for answer in reached:
+        readable = config.get(str(answer.number), {})
+        yield from check_settings(answer.name, cluster.address, cluster.principal, readable, limits)
 
 
 def _answer(
     cluster: Cluster, admin: KafkaAdminClient, number: int, host: str, port: int
 ) -> _Answer:
-    name, place = _name(number), f"{host}:{port}"
+    place = f"{host}:{port}"
     began_ms = cluster.clock.boottime_ms()
     try:
         found = cluster.clients.call(
             cluster.admin.deadline(),
-            f"connect to {name} at {place}",
+            f"connect to broker {number} at {place}",
             lambda: admin.get_broker_version_data(number),
         )
     except DuewheelError as error:
-        return _Answer(name, place, problem=str(error))
+        return _Answer(number, place, problem=str(error))
     took_ms = cluster.clock.boottime_ms() - began_ms
-    return _Answer(name, place, took_ms, found.broker_version, dict(found.api_versions))
+    return _Answer(number, place, took_ms, found.broker_version, dict(found.api_versions))
 
 
 def _check_version(name: str, version: tuple[int, ...]) -> DoctorFinding:

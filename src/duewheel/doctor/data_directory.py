@@ -20,6 +20,7 @@ from duewheel.config.settings import Settings
 from duewheel.doctor.findings import Check, Findings
 from duewheel.factory import COPIES_ON_WRITE
 from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
+from duewheel.wheel.storage.timelines import timer_wheel
 
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p"}
 _REMOTE |= {"ceph", "glusterfs", "lustre", "fuse.sshfs"}
@@ -33,12 +34,12 @@ def examine(settings: Settings) -> Findings:
     """Runs all checks of the data directory, which may not exist yet."""
     data_dir = settings.storage.data_dir.absolute()
     yield check_file_system(data_dir, _file_system(data_dir))
-    yield _check_trial(data_dir)
+    yield _check_file_use(data_dir)
     if data_dir.exists():
         yield check_rights(data_dir)
     yield _check_space(settings, data_dir)
-    if (data_dir / "timerwheel").exists():
-        yield _check_allocated(data_dir / "timerwheel")
+    if (data_dir / timer_wheel.FILE_NAME).exists():
+        yield _check_allocated(data_dir / timer_wheel.FILE_NAME)
 
 
 def _existing(path: Path) -> Path:
@@ -68,7 +69,7 @@ def check_file_system(path: Path, kind: str) -> DoctorFinding:
     return check.ok(kind)
 
 
-def _check_trial(data_dir: Path) -> DoctorFinding:
+def _check_file_use(data_dir: Path) -> DoctorFinding:
     """Allocates, maps, writes and locks a file where the data directory is, or will be."""
     check = Check("data_directory", str(data_dir))
     parent = _existing(data_dir)
@@ -116,7 +117,7 @@ def check_rights(data_dir: Path) -> DoctorFinding:
 
 def _check_space(settings: Settings, data_dir: Path) -> DoctorFinding:
     ring = 2 * settings.timer.slots * ENTRY_BYTES
-    exists = (data_dir / "timerwheel").exists()
+    exists = (data_dir / timer_wheel.FILE_NAME).exists()
     space = fs.space(_existing(data_dir))
     least = settings.storage.min_free.of(space.total_bytes)
     return check_space(str(data_dir), space.free_bytes, 0 if exists else ring, least)

@@ -73,7 +73,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
             try:
                 admin.call("connect", lambda _: None)
             except DuewheelError as error:
-                raise Ended(bootstrap.not_through(admin.clients, error, errors.text)) from error
+                raise Ended(bootstrap.client_refused(admin.clients, error, errors.text)) from error
             cluster = Cluster(settings, admin, clock)
             for name, part in parts.items():
                 begun(name, steps)

@@ -14,7 +14,7 @@ from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings, acl_command
 from duewheel.kafka.topics.description import Topic
-from duewheel.kafka.topics.requirements import TopicFinding, TopicState, remedy_command
+from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described, remedy_command
 from duewheel.kafka.topics.transaction_settings import USUAL, unsurvivable
 
 _TRANSACTION_LOG = "__transaction_state"
@@ -64,7 +64,6 @@ def check_matching(
 
 def as_finding(line: TopicFinding, address: str, principal: str) -> DoctorFinding:
     """Converts a finding of a start's checks."""
-    about = f"wanted is {line.wanted}: {line.reason}"
     severity: Severity = "warning"
     match line.state:
         case TopicState.MISSING:
@@ -73,11 +72,11 @@ def as_finding(line: TopicFinding, address: str, principal: str) -> DoctorFindin
             text = "no right to read its settings: they are not checked"
             remedy = acl_command(address, principal, ["DESCRIBE_CONFIGS"], f"--topic {line.topic}")
         case TopicState.WITHHELD:
-            text = f"{line.setting} is hidden by the broker, {about}"
+            text = f"{line.setting} is hidden by the broker, wanted is {line.wanted}: {line.reason}"
             remedy = "ask the broker's vendor for its value"
         case TopicState.DIFFERS | TopicState.UNREAD | TopicState.COSTLY:
             severity = "error" if line.state is TopicState.DIFFERS else "warning"
-            text = f"{line.setting} is {line.actual}, {about}"
+            text = described(line)
             remedy = line.reason
             if line.remedy:
                 remedy = remedy_command(address, line.topic, line.remedy)
@@ -146,10 +145,13 @@ def check_survivable(topic: Topic, address: str) -> Findings:
 def check_sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Findings:
     """Checks that a target takes every message that a timer topic takes."""
     sizes_max = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
-    for target in targets if sizes_max else ():
+    if not sizes_max:
+        return
+    needed = max(sizes_max)
+    for target in targets:
         if _BYTES_MAX not in target.config:
             continue
-        most, needed = int(target.config[_BYTES_MAX]), max(sizes_max)
+        most = int(target.config[_BYTES_MAX])
         check = Check("message_size", f"topic {target.name}")
         found = f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
         if most >= needed:

@@ -156,11 +156,11 @@ class _Trial:
 
     def _try_fencing(self, older: TrialLedger) -> None:
         """Fences a producer with an open transaction, and aborts another transaction."""
-        self._spoil(older, ZOMBIE, lambda _: self._open())
+        self._write_uncommitted(older, ZOMBIE, lambda _: self._open())
         successor = self._ledgers[-1]
         # Once more: a broker that does not fence may have let the older one take the id back.
         successor.open(dry_run=False)
-        self._spoil(successor, ABORTED, lambda producer: producer.abort_transaction())
+        self._write_uncommitted(successor, ABORTED, lambda producer: producer.abort_transaction())
 
     def _read(self) -> set[bytes]:
         deadline = self._cluster.admin.deadline()
@@ -186,21 +186,21 @@ class _Trial:
         if ledger.write([record], step, act) != step:
             raise DuewheelError(f"{self._name}: the broker refuses a record of a few bytes")
 
-    def _spoil(self, ledger: TrialLedger, key: bytes, act: Act) -> None:
-        """Writes a record in a transaction that `act` keeps from being committed. Whether it was
-        shows in the records that can be read.
+    def _write_uncommitted(self, ledger: TrialLedger, key: bytes, prevent: Act) -> None:
+        """Writes a record in a transaction that `prevent` keeps from being committed. Whether it
+        was shows in the records that can be read.
         """
-        spoilt = False
+        is_prevented = False
 
-        def spoil(producer: KafkaProducer) -> None:
-            nonlocal spoilt
-            act(producer)
-            spoilt = True
+        def act(producer: KafkaProducer) -> None:
+            nonlocal is_prevented
+            prevent(producer)
+            is_prevented = True
 
         try:
-            self._write(ledger, key, spoil)
+            self._write(ledger, key, act)
         except DuewheelError:
-            if not spoilt:
+            if not is_prevented:
                 raise
 
 
