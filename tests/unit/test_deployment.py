@@ -24,7 +24,7 @@ from duewheel.dev import broker
 from duewheel.dev.jars import pinned
 from duewheel.errors import Fenced
 from duewheel.runtime import supervisor
-from duewheel.serve.gate import names_of
+from duewheel.serve.gate import hosts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
@@ -144,7 +144,7 @@ def test_the_page_only_reads_and_is_for_this_host_alone(
     assert service["ports"] == [f"127.0.0.1:{settings.serve.port}:{settings.serve.port}"]
     (volume,) = service["volumes"]
     assert volume.endswith(":ro") and settings.serve.token_file is None
-    assert names_of(settings.serve) == frozenset(("localhost", "127.0.0.1", "::1", "serve"))
+    assert hosts_of(settings.serve) == frozenset(("localhost", "127.0.0.1", "::1", "serve"))
     assert settings.metrics.host in SERVICES, "the lateness is asked for there"
     (url,) = re.findall(r"http://[^']*", " ".join(service["healthcheck"]["test"]))
     assert url == f"http://localhost:{settings.serve.port}/livez"
