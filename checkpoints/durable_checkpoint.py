@@ -98,6 +98,12 @@ class Durable:
         )
 
 
+def age_s(directory: Path, now_ms: int) -> float | None:
+    """How long ago the file was replaced; None without the file."""
+    path = directory / FILE_NAME
+    return now_ms / 1000 - path.stat().st_mtime if path.exists() else None
+
+
 def take_durable(state: State) -> Durable:
     """Makes the checkpoint of the present pages. Called under engine.lock."""
     commit, close, mirror = state.commit(), state.close(), state.mirror()

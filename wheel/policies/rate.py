@@ -16,6 +16,7 @@ meanwhile. Copies that were postponed or parked before are free, as in hot_slots
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -29,6 +30,12 @@ from duewheel.wheel.slots import slot_of
 
 BURST_US = 1_000_000  # unused rate that is kept
 BUCKETS = 1 << 14
+
+
+def queue_of(charged_ms: int, now_ms: int, per_second: float) -> tuple[int, int]:
+    """How many timers of a target wait, and for how many milliseconds the last one does."""
+    wait_ms = max(0, charged_ms - now_ms)
+    return math.ceil(wait_ms * per_second / 1_000), wait_ms
 
 
 @dataclass(frozen=True, slots=True)

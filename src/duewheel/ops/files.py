@@ -5,7 +5,7 @@ may run meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 
 from duewheel.api.files import CheckedFiles, FileFinding
@@ -23,18 +23,13 @@ from duewheel.wheel.storage import full_check
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
-@contextmanager
-def open_files(settings: Settings, fs: FileSystem = READING_FS) -> Iterator[DataDirectory]:
+def open_files(settings: Settings, fs: FileSystem = READING_FS) -> closing[DataDirectory]:
     """Opens the shard's data directory, in which its processes may run; by default only to read it.
 
     Raises:
         NoDataDirectory: it does not exist yet.
     """
-    directory = open_directory(settings, fs)
-    try:
-        yield directory
-    finally:
-        directory.close()
+    return closing(open_directory(settings, fs))
 
 
 def open_directory(settings: Settings, fs: FileSystem = READING_FS) -> DataDirectory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
@@ -18,6 +17,7 @@ from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.early_ends import waiting_far_ahead
+from duewheel.wheel.policies.rate import queue_of
 
 
 class ConfiguredFacts(ShardFacts):
@@ -76,8 +76,7 @@ class ConfiguredFacts(ShardFacts):
         charged_ms = mirror.progress.charged_ms if mirror else {}
         views = {}
         for target, per_second in self.settings.rates.items():
-            wait_ms = max(0, charged_ms.get(target, 0) - self.now_ms)
-            waiting = math.ceil(wait_ms * per_second / 1_000)
+            waiting, wait_ms = queue_of(charged_ms.get(target, 0), self.now_ms, per_second)
             rate = show_rate(per_second)
             views[target] = RateView(rate=rate, waiting=waiting, wait_ms=wait_ms)
         return views

@@ -54,9 +54,8 @@ class IngestMetrics:
         yield from _spark(self.progress, statistics)
         facts = ConfiguredFacts(self._state, self._clock.now_ms(), self._settings)
         yield from families_of(facts, "ingest")
-        checkpoint = facts.path / durable_checkpoint.FILE_NAME
-        if checkpoint.exists():
-            age_s = facts.now_ms / 1000 - checkpoint.stat().st_mtime
+        age_s = durable_checkpoint.age_s(facts.path, facts.now_ms)
+        if age_s is not None:
             yield gauge(
                 "checkpoint_age_seconds",
                 "Age of the last durable checkpoint. After a loss of power newer messages are "

@@ -156,8 +156,7 @@ class FencedSession:
         """Writes the progress again, with the ids that are in use now."""
         if progress is None:
             raise KafkaUnavailable("; ".join(map(str, self._ids.blocked)))
-        batch = self.progress.batch(progress, numbers)
-        named = (self.progress.partition, batch)
+        named = (self.progress.partition, self.progress.batch(progress, numbers))
         try:
             self.producer.transact("name the ids", [named], self.progress.read_ms)
         except Exception as error:

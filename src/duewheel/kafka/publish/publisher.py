@@ -142,13 +142,7 @@ class KafkaPublisher:
             lambda: self._resting.beside(hooks.paused()),
             hooks.observer,
         )
-        self._session = FencedSession(
-            self._clients,
-            names,
-            self._catalog,
-            self._limits,
-            stopping,
-        )
+        self._session = FencedSession(self._clients, names, self._catalog, self._limits, stopping)
         self._record_clock = RecordClock(clock)
         self._attempts = AttemptMaker(self._session, self._catalog)
         self._aside = Aside()
