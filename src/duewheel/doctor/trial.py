@@ -156,11 +156,11 @@ class _Trial:
 
     def _try_fencing(self, older: TrialLedger) -> None:
         """Fences a producer with an open transaction, and aborts another transaction."""
-        self._write_uncommitted(older, ZOMBIE, lambda _: self._open())
+        self._write_without_commit(older, ZOMBIE, lambda _: self._open())
         successor = self._ledgers[-1]
         # Once more: a broker that does not fence may have let the older one take the id back.
         successor.open(dry_run=False)
-        self._write_uncommitted(successor, ABORTED, lambda producer: producer.abort_transaction())
+        self._write_without_commit(successor, ABORTED, lambda p: p.abort_transaction())
 
     def _read(self) -> set[bytes]:
         deadline = self._cluster.admin.deadline()
@@ -186,7 +186,7 @@ class _Trial:
         if ledger.write([record], step, act) != step:
             raise DuewheelError(f"{self._name}: the broker refuses a record of a few bytes")
 
-    def _write_uncommitted(self, ledger: TrialLedger, key: bytes, prevent: Act) -> None:
+    def _write_without_commit(self, ledger: TrialLedger, key: bytes, prevent: Act) -> None:
         """Writes a record in a transaction that `prevent` keeps from being committed. Whether it
         was shows in the records that can be read.
         """
