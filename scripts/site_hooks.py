@@ -14,7 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-# Files of the top that become pages, and those that are only linked.
+# Files of the top that become pages; and files, and a folder of them, that are only linked.
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -22,6 +22,7 @@ PAGES = {
     "SECURITY.md": "security-policy.md",
 }
 FILES = ("Dockerfile", "docker-compose.yml")
+FOLDER = "deploy"
 _NAME = re.compile(r"\[([\w-]+)\.md\]\(")
 _LINK = re.compile(r"(\]\()([^)\s#]+)")
 _DROPPED = str.maketrans("", "", "".join(set(string.punctuation) - set("-_")) + "…")
@@ -43,7 +44,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, page in PAGES.items():
         text = _from_top((ROOT / name).read_text("utf-8"))
         files.append(File.generated(config, page, content=text))
-    for name in FILES:
+    within = (path for path in (ROOT / FOLDER).rglob("*") if path.is_file())
+    for name in (*FILES, *(str(path.relative_to(ROOT)) for path in within)):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files
 

@@ -28,7 +28,7 @@ FILES = (
 def copy_sources(folder: Path) -> Path:
     """Copies what is built: setuptools leaves folders of its own beside it."""
     ignore = shutil.ignore_patterns("*.egg-info", "__pycache__")
-    for name in ("src", *LINKED, "docs"):
+    for name in ("src", *LINKED, "deploy", "docs"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
     for name in FILES:
         shutil.copy(ROOT / name, folder / name)

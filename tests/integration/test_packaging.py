@@ -90,9 +90,10 @@ def test_a_package_built_from_the_source_archive_is_the_same(sources: Path, whee
     shutil.unpack_archive(archive, to, filter="data")
     (unpacked,) = (path for path in to.iterdir() if path.is_dir())
     assert set(FILES) <= {path.name for path in unpacked.iterdir()}
-    assert {path.name for path in (ROOT / "docs").iterdir()} <= {
-        path.name for path in (unpacked / "docs").iterdir()
-    }
+    for folder in ("deploy", "docs"):
+        assert {path.name for path in (ROOT / folder).iterdir()} <= {
+            path.name for path in (unpacked / folder).iterdir()
+        }
     assert build(unpacked, to).returncode == 0
     assert names_in(next(to.glob("*.whl"))) == names_in(wheel)
 

@@ -1,4 +1,4 @@
-"""docs/deploy/chart, without Helm: its values, its settings and its commands.
+"""deploy/chart, without Helm: its values, its settings and its commands.
 
 `make chart` renders it and validates the result, where there is Helm or Go to build it.
 """
@@ -21,7 +21,7 @@ from duewheel.config.settings import load
 from duewheel.runtime import supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "docs" / "deploy" / "chart"
+CHART = ROOT / "deploy" / "chart"
 TEMPLATES = {path.name: path.read_text("utf-8") for path in (CHART / "templates").iterdir()}
 TEXT = "".join(TEMPLATES.values())
 VALUES_TEXT = (CHART / "values.yaml").read_text("utf-8")
@@ -149,4 +149,4 @@ def test_the_user_is_that_of_the_image() -> None:
 def test_files_are_those_beside_the_chart() -> None:
     for path in (CHART / "files").iterdir():
         assert path.is_symlink()
-        assert path.resolve().is_relative_to(ROOT / "docs" / "deploy")
+        assert path.resolve().is_relative_to(ROOT / "deploy")

@@ -1,4 +1,4 @@
-"""docs/deploy/chart, rendered by Helm and validated against Kubernetes' schemas.
+"""deploy/chart, rendered by Helm and validated against Kubernetes' schemas.
 
 `make chart` builds Helm where there is Go; without either these are skipped.
 """
@@ -22,7 +22,7 @@ from duewheel.config.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = "1.31"
-CHART = ROOT / "docs" / "deploy" / "chart"
+CHART = ROOT / "deploy" / "chart"
 BUILT = ROOT / "build" / "bin" / "helm"
 HELM = str(BUILT) if BUILT.exists() else shutil.which("helm")
 ALL = [
@@ -219,10 +219,10 @@ def test_the_service_selects_the_pods() -> None:
 
 def test_alerts_and_dashboard_are_those_of_the_repository() -> None:
     manifests = rendered(*ALL)
-    alerts = (ROOT / "docs/deploy/prometheus/alerts.yml").read_text("utf-8")
+    alerts = (ROOT / "deploy/prometheus/alerts.yml").read_text("utf-8")
     at_home = alerts.replace("runbook: docs/", "runbook_url: https://docs.example/")
     expected = YAML(typ="safe").load(at_home)
     assert manifests["PrometheusRule/orders-duewheel"]["spec"] == expected
     dashboard = manifests["ConfigMap/orders-duewheel-dashboard"]["data"]["duewheel.json"]
-    beside = ROOT / "docs/deploy/grafana/duewheel.json"
+    beside = ROOT / "deploy/grafana/duewheel.json"
     assert json.loads(dashboard) == json.loads(beside.read_text("utf-8"))

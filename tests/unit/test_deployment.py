@@ -111,7 +111,7 @@ def test_parts_start_in_order() -> None:
 
 
 def test_prometheus_scrapes_both_processes_under_the_name_that_alerts_expect() -> None:
-    folder = ROOT / "docs" / "deploy" / "prometheus"
+    folder = ROOT / "deploy" / "prometheus"
     config = YAML(typ="safe").load(folder / "prometheus.yml")
     assert all((folder / name).exists() for name in config["rule_files"])
     job, beside = config["scrape_configs"]
@@ -162,7 +162,7 @@ def test_mounted_files_are_there() -> None:
 # ---- systemd ------------------------------------------------------------------------------------
 
 
-UNITS = ROOT / "docs" / "deploy" / "systemd"
+UNITS = ROOT / "deploy" / "systemd"
 PROGRAMS = {"duewheel@.service": "run", "duewheel-serve@.service": "serve"}
 
 

@@ -1,4 +1,4 @@
-"""docs/deploy: alerts and dashboard name metrics and labels that exist, each alert has help.
+"""deploy: alerts and dashboard name metrics and labels that exist, each alert has help.
 
 Expressions are parsed by a port of Prometheus' own parser: what is no PromQL raises.
 """
@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from duewheel.api.reasons import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
-DEPLOY = ROOT / "docs" / "deploy"
+DEPLOY = ROOT / "deploy"
 ALERTS_FILE = DEPLOY / "prometheus" / "alerts.yml"
 RUNBOOK = ROOT / "docs" / "alerts.md"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "duewheel.json").read_text("utf-8"))

@@ -58,3 +58,11 @@ def test_links_of_the_top_lead_to_the_site(site: Path) -> None:
     assert 'href="docs/' not in text
     assert '<a href="glossary.html">glossary</a>' in (site / "concepts.html").read_text("utf-8")
     assert (site / "docker-compose.yml").read_bytes() == (ROOT / "docker-compose.yml").read_bytes()
+    assert 'href="deploy/chart/values.yaml"' in (site / "deployment.html").read_text("utf-8")
+
+
+def test_files_for_a_deployment_are_on_the_site(site: Path) -> None:
+    files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file()]
+    assert len(files) > 15
+    for path in files:
+        assert (site / path.relative_to(ROOT)).read_bytes() == path.read_bytes()

@@ -431,7 +431,7 @@ def test_no_page_installs_a_release_before_there_is_one() -> None:
     """Whatever stands under this name on a package index is not ours. Delete this with the first
     release (CONTRIBUTING.md).
     """
-    pages = [*PAGES, ROOT / "SECURITY.md", *(ROOT / "docs/deploy").rglob("*.[ysm]*")]
+    pages = [*PAGES, ROOT / "SECURITY.md", *(ROOT / "deploy").rglob("*.[ysm]*")]
     wrong = re.compile(r"pip install [^`\n]*\bduewheel\b")
     found = [(page.name, *wrong.findall(page.read_text("utf-8"))) for page in pages]
     assert [each for each in found if len(each) > 1] == []

@@ -16,7 +16,7 @@ from duewheel.ops.file_import.line_records import TimerRecord
 from duewheel.ops.relay.outbox_rows import OutboxRow, record_of_row
 from duewheel.schemas.request.preview import Preview, previews_of
 
-DEBEZIUM = Path(__file__).resolve().parents[4] / "docs/deploy/debezium/outbox.json"
+DEBEZIUM = Path(__file__).resolve().parents[4] / "deploy/debezium/outbox.json"
 NOW_MS = 1_800_000_000_000
 ID = UUID("0f8fad5b-d9cb-469f-a165-70867728950e")
 
@@ -122,7 +122,7 @@ def test_a_row_without_a_record_has_a_reason(
 
 @pytest.mark.parametrize("key", ["order-42", None])
 def test_ingest_accepts_what_the_event_router_makes(settings: Settings, key: str | None) -> None:
-    """The placement of docs/deploy/debezium, as EventRouterDelegate.apply has it: the header `id`,
+    """The placement of deploy/debezium, as EventRouterDelegate.apply has it: the header `id`,
     then one for each field of the placement, in text as SimpleHeaderConverter writes it.
     """
     connector = json.loads(DEBEZIUM.read_text("utf-8"))
