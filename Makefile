@@ -86,12 +86,15 @@ reference: setup-dev  ## what docs/ says of settings, metrics and commands, from
 docs: setup-dev  ## the documentation as a site, in build/docs; a broken link fails
 	@$(BIN)/mkdocs build --quiet --strict
 
-# Of the image: what its Dockerfile installs. Reads the lock files alone, so it needs no network.
+# Of the image: what its Dockerfile installs. Reads the lock files and .venv, so it needs no network.
 SBOM = build/duewheel.cdx.json
-sbom: setup-dev  ## what the image installs, as CycloneDX JSON in build/, from the lock files
+IMAGE_LOCKS = requirements.txt requirements-jdk.txt
+sbom: setup-dev  ## what the image installs, with licences and edges, as CycloneDX JSON in build/
 	@mkdir -p build
-	@cat requirements.txt requirements-jdk.txt | PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements - \
-		--pyproject pyproject.toml --mc-type application --output-reproducible --output-file $(SBOM)
+	@cat $(IMAGE_LOCKS) | PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements - \
+		--pyproject pyproject.toml --mc-type application --output-reproducible --output-file $(SBOM).part
+	@$(BIN)/python scripts/sbom.py $(IMAGE_LOCKS) < $(SBOM).part > $(SBOM)
+	@rm $(SBOM).part
 
 # A prebuilt Helm is used, else one is built from Go's module proxy: minutes, once.
 HELM = helm.sh/helm/v3/cmd/helm@v3.19.0
