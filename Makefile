@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-rocksdb crash-matrix simulate simulate-nightly model simulate-day simulate-years soak fuzz bench bench-full bench-timelines bench-report reference docs sbom chart screenshots test-page lint lock clean
+.PHONY: help setup setup-dev demo test test-rocksdb crash-matrix simulate simulate-nightly nightly model simulate-day simulate-years soak fuzz bench bench-full bench-timelines bench-report reference docs sbom chart screenshots test-page lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -43,11 +43,14 @@ simulate: setup-dev  ## faults of all kinds from SEEDS=n FIRST=k, judged; VERBOS
 	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),300) \
 		--first $(or $(FIRST),0) $(if $(VERBOSE),--verbose)
 
-simulate-nightly: setup-dev  ## 20,000 seeds from a random one, then 3,000 that reshard; prints how to repeat a violation
+simulate-nightly: setup-dev  ## 20,000 seeds from a random one, then 3,000 that reshard, or SEEDS=n of each; prints how to repeat a violation
 	@failed=0; \
-	$(BIN)/python tests/simulation/simulate.py --seeds 20000 --first random || failed=1; \
-	$(BIN)/python tests/simulation/simulate.py --seeds 3000 --first random --resharding || failed=1; \
+	$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),20000) --first random || failed=1; \
+	$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),3000) --first random --resharding || failed=1; \
 	exit $$failed
+
+nightly: setup-dev  ## Spark cluster, foreign clients, rights, three brokers, each Python, SEEDS=n; ONLY=words of a part
+	@$(BIN)/python scripts/nightly.py $(ONLY)
 
 model: setup-dev  ## the rule of recovery alone, under faults from SEEDS=n FIRST=k
 	@$(BIN)/python tests/model/run.py --seeds $(or $(SEEDS),5000) --first $(or $(FIRST),0)
