@@ -19,14 +19,16 @@ from duewheel.errors import ConfigError
 NONE = ".^"
 """Matches no name."""
 
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+TOPIC_NAME = r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$"
+"""Names that Kafka allows a topic."""
+
 _UNPORTABLE = re.compile(r"\$|\\[0-9A-Za-z]|\(\?(?!:)|\[\[|\[:|[*+?}]\+|--|&&|~~|\|\|")
 _PART = re.compile(r"\*|\?|\[(!?)([a-zA-Z0-9._-]+)\]|[a-zA-Z0-9._-]")
 
 
 def may_name_topic(name: str) -> bool:
     """Whether Kafka allows a topic of that name."""
-    return _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
+    return re.fullmatch(TOPIC_NAME, name) is not None
 
 
 def require_portable(regex: str) -> None:

@@ -52,6 +52,19 @@ def fill(settings: Settings) -> None:
 
 
 @dataclass
+class WrittenAtOnce:
+    """A record that Kafka acknowledges at once, and its metadata."""
+
+    topic: str
+    partition: int = 0
+    offset: int = 73
+    timestamp: int = NOW_MS
+
+    def get(self, timeout: float) -> WrittenAtOnce:
+        return self
+
+
+@dataclass
 class RecordingProducer:
     """A DelayProducer that keeps the arguments of each call.
 
@@ -83,6 +96,12 @@ class RecordingProducer:
         reply = self._reply() if named["reply"] else None
         new = Rescheduled("7", "timers", 0, 72, NOW_MS, reply)
         return self._acknowledged("reschedule", args, named, new)
+
+    def partition_of(self, _: object) -> int:
+        return 0
+
+    def send(self, topic: str, *_: Any) -> WrittenAtOnce:
+        return WrittenAtOnce(topic)
 
     def close(self, _: float | None = None) -> None:
         pass

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from duewheel.api.limits import BULK_MAX, PAGE_MAX
 from duewheel.api.messages import KEY_BYTES, WithMessage
 from duewheel.api.model import RequestFields, Result
-from duewheel.api.requests import RecordPage, Strict, Topic
+from duewheel.api.requests import DATE_TIME, WHOLE, RecordPage, Topic
 from duewheel.config.range_ends import Bound
 from duewheel.errors import ConfigError
 
+OFFSET_OR_INSTANT = {"anyOf": [{"type": "string", "pattern": "^[0-9]{1,18}$"}, DATE_TIME]}
 Code = Annotated[str, Field(max_length=100)]
 
 
@@ -57,11 +58,13 @@ class DeadLetterFilter(RequestFields):
     code: str | None = Field(
         default=None, description="only dead letters with this TIMER_ERROR_CODE"
     )
-    since: Annotated[str, AfterValidator(_offset_or_instant)] = Field(
-        default="0",
-        max_length=40,
-        validation_alias="from",
-        description="an offset, or ISO-8601 with a zone; by default 0",
+    since: Annotated[str, AfterValidator(_offset_or_instant), WithJsonSchema(OFFSET_OR_INSTANT)] = (
+        Field(
+            default="0",
+            max_length=40,
+            validation_alias="from",
+            description="an offset, or ISO-8601 with a zone; by default 0",
+        )
     )
 
 
@@ -80,7 +83,7 @@ class ReplayFilter(RequestFields):
     to_topic: Annotated[Topic, Field(min_length=1)] | None = Field(
         default=None, description="a target for all; by default each one's own topic"
     )
-    limit: Annotated[Strict, Field(ge=1)] | None = Field(
+    limit: Annotated[int, Field(strict=True, ge=1), WHOLE] | None = Field(
         default=None, description="how many at most"
     )
 
@@ -89,7 +92,7 @@ class Replay(ReplayFilter):
     """A replay by the HTTP API, which is bounded."""
 
     code: Code | None = Field(default=None, description="only those with this code")
-    limit: Annotated[Strict, Field(ge=1, le=BULK_MAX)] = PAGE_MAX
+    limit: Annotated[int, Field(strict=True, ge=1, le=BULK_MAX), WHOLE] = PAGE_MAX
     dry_run: bool = Field(strict=True, description="only count")
 
 

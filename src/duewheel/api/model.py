@@ -6,12 +6,14 @@ has all fields, as its description says. Instants are epoch milliseconds in both
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Self, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails
 
+from duewheel.api.field_rules import Schema
 from duewheel.errors import ConfigError
 
 _BY_VALIDATOR = "Value error, "  # in front of the text of a validator's error
@@ -48,6 +50,18 @@ class RequestFields(BaseModel):
     """A request: frozen. Its fields are options of a command, and the JSON of a line or body."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rules: ClassVar[Sequence[Schema]] = ()  # between fields, for the description; a subclass adds
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> Schema:
+        schema = handler(core)
+        bases = (vars(base).get("rules", ()) for base in cls.__mro__)
+        if rules := list(chain.from_iterable(bases)):
+            handler.resolve_ref_schema(schema)["allOf"] = rules
+        return schema
 
     @classmethod
     def of(cls, fields: object) -> Self:

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from duewheel.api.due_time import DueTime, NonNullHeader
+from duewheel.api.field_rules import Schema, at_least_one, at_most_one, exactly_one, needs
 from duewheel.api.limits import (
     BUCKETS_MAX,
     BULK_MAX,
@@ -22,10 +24,11 @@ from duewheel.api.limits import (
     tag_octets,
 )
 from duewheel.api.model import RequestFields
-from duewheel.config.durations import parse_duration_ms
-from duewheel.config.instants import epoch_ms, parse_instant
+from duewheel.config.durations import DURATION, parse_duration_ms
+from duewheel.config.instants import EPOCH_MS, MS_MAX, epoch_ms, parse_instant
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.schemas.header_names import TAG_BYTES_MAX, IfPending
+from duewheel.schemas.name_patterns import TOPIC_NAME
 
 INSTANT = "epoch ms, or ISO-8601 with a zone"
 
@@ -49,34 +52,52 @@ def _instant(given: int | str) -> int | str:
     return given
 
 
-def _no_bool(given: object) -> object:
+def _whole(given: object) -> object:
     if isinstance(given, bool):  # a JSON `true` would be level 1
         raise ValueError("a whole number")  # noqa: TRY004 - one that names its field
-    return given
+    # JSON has one kind of number: 1.0 is an integer of a description.
+    return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
-Strict = Annotated[int, Field(strict=True)]
+# Bounds come first: the description has none of those that follow a validator.
+WHOLE = BeforeValidator(_whole)
+Strict = Annotated[int, Field(strict=True), WHOLE]
 Short = Annotated[str, Field(max_length=40)]
-Duration = Annotated[Short, AfterValidator(_duration)]
-Instant = Annotated[Short, AfterValidator(_instant)]
-NumberOrInstant = Annotated[Strict | Short, AfterValidator(_instant)]
+Duration = Annotated[
+    Short, AfterValidator(_duration), Field(json_schema_extra={"pattern": DURATION})
+]
+# Forms that every client's library has; `_instant` takes more of ISO-8601.
+DATE_TIME = {"type": "string", "format": "date-time", "maxLength": 40}
+_INSTANT_TEXTS = [{"type": "string", "pattern": EPOCH_MS}, DATE_TIME]
+_EPOCH_MS = {"type": "integer", "minimum": -MS_MAX, "maximum": MS_MAX}
+Instant = Annotated[Short, AfterValidator(_instant), WithJsonSchema({"anyOf": _INSTANT_TEXTS})]
+NumberOrInstant = Annotated[
+    Strict | Short,
+    AfterValidator(_instant),
+    WithJsonSchema({"anyOf": [_EPOCH_MS, *_INSTANT_TEXTS]}),
+]
 Topic = Annotated[str, Field(max_length=TOPIC_MAX)]
-Level = Annotated[int, Field(ge=1, le=255), BeforeValidator(_no_bool)]
+Target = Annotated[Topic, Field(min_length=1, json_schema_extra={"pattern": TOPIC_NAME})]
+Level = Annotated[int, Field(ge=1, le=255), WHOLE]
 Key = Annotated[str, Field(max_length=KEY_MAX)]
-KeyBase64 = Annotated[str, Field(max_length=2 * KEY_MAX)]
+_BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64", "pattern": _BASE64})]
+KeyBase64 = Annotated[Base64, Field(max_length=2 * KEY_MAX)]
 # Bytes are counted first: in characters the bound is the description's alone.
 Tag = Annotated[str, Field(min_length=1, max_length=TAG_BYTES_MAX), BeforeValidator(_tag)]
 # A timer without an id has the name of its record, topic-partition@offset, in its place.
 TimerId = Annotated[str, Field(max_length=ID_MAX + TOPIC_MAX)]
-NumberOfPartition = Annotated[Strict, Field(ge=0, lt=2**31)]
+NumberOfPartition = Annotated[int, Field(strict=True, ge=0, lt=2**31), WHOLE]
 
 
 class MessageHeader(RequestFields):
     """A header of a message: text, or other bytes in base64."""
 
+    rules: ClassVar[Sequence[Schema]] = (exactly_one("value", "value_base64"),)
+
     name: str = Field(min_length=1, max_length=1_024)
     value: str | None = None
-    value_base64: str | None = None
+    value_base64: Base64 | None = None
 
 
 class HeaderFields(RequestFields):
@@ -97,12 +118,18 @@ class HeaderFields(RequestFields):
 class MessageFields(HeaderFields):
     """Key, value and headers of a message, and the timer topic that takes it."""
 
+    rules: ClassVar[Sequence[Schema]] = (
+        at_most_one("value", "value_base64"),
+        at_most_one("key", "key_base64"),
+        at_least_one("value", "value_base64", "key", "key_base64"),
+    )
+
     value: str | None = Field(
         default=None, description="without it, and without value_base64: null"
     )
-    value_base64: str | None = None
+    value_base64: Base64 | None = None
     key: str | None = Field(default=None, description="the message's key")
-    key_base64: str | None = None
+    key_base64: Base64 | None = None
     timer_topic: Topic | None = Field(
         default=None, description="by default the first of timer.topics"
     )
@@ -126,6 +153,7 @@ class DueTimeFields(RequestFields):
     """The three ways to request a due time: one of them is given."""
 
     needs_due: ClassVar[bool] = True
+    rules: ClassVar[Sequence[Schema]] = (exactly_one("deliver_at", "delay", "level"),)
 
     deliver_at: NumberOrInstant | None = Field(default=None, description=INSTANT)
     delay: Duration | None = Field(default=None, description="such as 90s, 15m or 1h30m")
@@ -154,10 +182,9 @@ class TimerFields(MessageFields, DueTimeFields):
     """Fields of a new timer, as far as they are given: of all lines of a file."""
 
     needs_due: ClassVar[bool] = False
+    rules: ClassVar[Sequence[Schema]] = (needs("if_pending", "id"),)
 
-    topic: Annotated[Topic, Field(min_length=1)] | None = Field(
-        default=None, description="the target"
-    )
+    topic: Target | None = Field(default=None, description="the target")
     window: Duration | None = Field(
         default=None, description="deliver within this time after the due time"
     )
@@ -192,7 +219,7 @@ class NewTimer(TimerFields):
 
     needs_due: ClassVar[bool] = True
 
-    topic: Annotated[Topic, Field(min_length=1)] = Field(description="the target")
+    topic: Target = Field(description="the target")
 
 
 class Replacement(HeaderFields, DueTimeFields):
@@ -303,6 +330,8 @@ class TimerFilter(TimeSpan):
 class BoundedTimerFilter(TimerFilter):
     """The conditions of an HTTP request, whose head is bounded."""
 
+    rules: ClassVar[Sequence[Schema]] = (at_most_one("key", "key_base64"),)
+
     key: Key | None = Field(default=None, description=_BY_KEY)
     key_base64: KeyBase64 | None = None
 
@@ -330,12 +359,19 @@ class HistogramQuery(TimeSpan, extra="ignore"):
         return self
 
 
+_CONDITIONS = [
+    str(field.validation_alias or name) for name, field in BoundedTimerFilter.model_fields.items()
+]
+
+
 class BulkCancel(RequestFields):
     """A cancel of all pending timers that match."""
 
+    rules: ClassVar[Sequence[Schema]] = ({"properties": {"filter": at_least_one(*_CONDITIONS)}},)
+
     filter: BoundedTimerFilter
     dry_run: bool = Field(strict=True, description="only count")
-    at_most: Annotated[Strict, Field(ge=1, le=BULK_MAX)] = Field(
+    at_most: Annotated[int, Field(strict=True, ge=1, le=BULK_MAX), WHOLE] = Field(
         default=BULK_MAX, description="if more timers match, none is cancelled"
     )
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from duewheel.api.field_rules import Schema, exactly_one, needs
 from duewheel.api.model import InstantMs, RequestFields, Result
 from duewheel.api.recurring_time import Missed, RecurringTime
-from duewheel.api.requests import INSTANT, Duration, MessageFields, NumberOrInstant, Topic
+from duewheel.api.requests import INSTANT, Duration, MessageFields, NumberOrInstant, Target
 from duewheel.config.instants import parse_instant
 from duewheel.schemas.header_names import CRON_BYTES_MAX
 
 
 class NewSchedule(MessageFields):
     """When a schedule fires, and its message. Give `cron` or `every`."""
+
+    rules: ClassVar[Sequence[Schema]] = (exactly_one("cron", "every"), needs("zone", "cron"))
 
     cron: Annotated[str, Field(max_length=CRON_BYTES_MAX)] | None = Field(
         default=None, description="five fields, or six with seconds first: '0 8 * * MON-FRI'"
@@ -39,7 +43,7 @@ class NewSchedule(MessageFields):
     jitter: Duration | None = Field(
         default=None, description="moves all instants by the same time, up to this, by the name"
     )
-    target: Topic = Field(min_length=1, description="the topic of the messages")
+    target: Target = Field(description="the topic of the messages")
 
     @model_validator(mode="after")
     def _require_instants(self) -> Self:

@@ -119,7 +119,7 @@ def _type(field: Options) -> click.ParamType[Any] | None:
     kinds = field.get("anyOf", [field])
     if "enum" in kinds[0]:
         return one_of(*kinds[0]["enum"])
-    if all(each["type"] in {"integer", "null"} for each in kinds):
+    if all(each.get("type") in {"integer", "null"} for each in kinds):
         return click.IntRange(kinds[0].get("minimum"), kinds[0].get("maximum"))
     return None
 

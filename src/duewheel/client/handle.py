@@ -34,7 +34,7 @@ VERSION = 1
 _HEAD = struct.Struct(">BiqqB")
 _CHECKSUM = struct.Struct(">I")
 _SEED = zlib.crc32(b"duewheel recall handle")
-_TEXT = re.compile(r"[A-Za-z0-9_-]+")
+TEXT = r"^[A-Za-z0-9_-]{35,}$"  # of 26 bytes or more
 _DUE_MS_MAX = 2**63 - 1  # ingest refuses later ones; capped here, the field cannot overflow
 
 
@@ -104,7 +104,7 @@ class RecallHandle:
     @classmethod
     def _content(cls, text: str) -> bytes | None:
         """Returns the bytes before the checksum; None if that is wrong."""
-        if not _TEXT.fullmatch(text):
+        if not re.fullmatch(TEXT, text):
             return None  # the decoder would skip other characters: two texts for one handle
         try:
             content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

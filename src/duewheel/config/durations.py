@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+_PART = re.compile(r"([0-9.]+) *(ms|[smhd])")
+# Three decimals of a unit from seconds up are a whole number of milliseconds.
+DURATION = r"^(?:[0-9]+(?:\.[0-9]{1,3})? *[smhd] *|[0-9]+ *ms *)+$"
 
 
 def parse_duration_ms(text: str) -> int:
@@ -15,23 +18,18 @@ def parse_duration_ms(text: str) -> int:
     [50, 86400000, 5400000, 5400000, 0]
     >>> parse_duration_ms("90")
     Traceback (most recent call last):
-    ValueError: "90" is no duration: a number and ms, s, m, h or d, such as "24h"
-    >>> parse_duration_ms("0.5ms")
-    Traceback (most recent call last):
-    ValueError: "0.5ms" is not a whole number of milliseconds
+    ValueError: "90" is no duration in a whole number of milliseconds: give such as "24h" or "1.5s"
 
     Raises:
-        ValueError: another form, not a whole number of milliseconds, or more than 2**53 of them.
+        ValueError: another form than DURATION, or more than 2**53 ms.
     """
     text = text.strip()
-    parts = _PART.findall(text)
-    if not parts or _PART.sub("", text):
-        raise ValueError(f'"{text}" is no duration: a number and ms, s, m, h or d, such as "24h"')
-    total = sum(float(number) * _UNIT_MS[unit] for number, unit in parts)
+    if not re.fullmatch(DURATION, text):
+        form = 'is no duration in a whole number of milliseconds: give such as "24h" or "1.5s"'
+        raise ValueError(f'"{text}" {form}')
+    total = sum(Decimal(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text))
     if total > 2**53:
         raise ValueError("a duration of more than 2**53 ms is longer than any that can be kept")
-    if total != int(total):
-        raise ValueError(f'"{text}" is not a whole number of milliseconds')
     return int(total)
 
 

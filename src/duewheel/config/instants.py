@@ -12,7 +12,8 @@ from decimal import Decimal
 
 from duewheel.errors import ConfigError
 
-_MS_MAX = 2**53  # 285,000 years
+MS_MAX = 10**15 - 1  # 31,000 years; EPOCH_MS has as many digits
+EPOCH_MS = r"^[+-]?[0-9]{1,15}$"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -45,7 +46,7 @@ def parse_instant(text: str) -> datetime | int:
     Raises:
         ConfigError: it is neither.
     """
-    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+    if re.fullmatch(EPOCH_MS, text):
         return int(text)
     try:
         return datetime.fromisoformat(text)
@@ -65,7 +66,7 @@ def epoch_ms(instant: datetime | int) -> int:
         if instant.tzinfo is None:
             raise ConfigError(f"{instant} has no zone: it could be any hour")
         instant = ms_up(instant)
-    if abs(instant) > _MS_MAX:
+    if abs(instant) > MS_MAX:
         raise ConfigError(f"{instant} ms is no instant")
     return instant
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query
 
 from duewheel.api.requests import HistogramQuery, TimerQuery
 from duewheel.api.timers import PendingHistogram, PendingStats, TimerList, TimerWithMessage
+from duewheel.client.handle import TEXT
 from duewheel.ops.timers import pending
 from duewheel.serve.problems import Refused, documented
 from duewheel.serve.service import Shared
@@ -17,7 +18,10 @@ HANDLE_MAX = 1_024
 
 reading = APIRouter(prefix="/v1", tags=["reads"])
 
-Handle = Annotated[str, Path(max_length=HANDLE_MAX, description="a recall handle")]
+Handle = Annotated[
+    str,
+    Path(max_length=HANDLE_MAX, description="a recall handle", json_schema_extra={"pattern": TEXT}),
+]
 NOT_PENDING = documented(404, "no such timer is pending here")
 
 
