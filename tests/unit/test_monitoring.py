@@ -18,6 +18,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from duewheel.api.reasons import REASONS
+from duewheel.runtime import dequeue_metrics, ingest_metrics, shard_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -34,11 +35,20 @@ FOREIGN = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"}
 GRAFANA = {"$__rate_interval": "1m", "$shard": "0"}
 
 
+MADE = [*runpy.run_path(str(ROOT / "scripts" / "reference.py"))["families"]()]
+# Families that several processes export of one shard: all facts of the shard, and what a standby
+# counts as its owner does. The counters of a standby's dequeue stay 0.
+SHARED = {
+    name
+    for module, name, kind, _, _ in MADE
+    if module in {shard_metrics, ingest_metrics} or (module is dequeue_metrics and kind == "gauge")
+}
+
+
 def documented() -> dict[str, set[str]]:
     """The labels of each series' name, as docs/metrics.md has them."""
-    made = runpy.run_path(str(ROOT / "scripts" / "reference.py"))["families"]()
     labels = dict.fromkeys(FOREIGN, TARGET_LABELS)
-    for _, name, kind, label, _ in made:
+    for _, name, kind, label, _ in MADE:
         own = TARGET_LABELS | {part for part in label.split(", ") if part}
         if kind == "histogram":
             labels |= {f"{name}_bucket": own | {"le"}, f"{name}_sum": own, f"{name}_count": own}
@@ -96,6 +106,40 @@ def test_metrics_and_labels_exist(expression: str) -> None:
 def test_a_wrong_name_would_be_noticed(expression: str) -> None:
     with pytest.raises((KeyError, AssertionError)):
         test_metrics_and_labels_exist(expression)
+
+
+def aggregates(expression: str, operator: str) -> list[promql_parser.AggregateExpr]:
+    return [
+        node
+        for node in nodes(expression)
+        if isinstance(node, promql_parser.AggregateExpr) and str(node.op) == operator
+    ]
+
+
+@pytest.mark.parametrize("expression", [*expressions()])
+def test_a_sum_counts_an_owner_and_its_standby_once(expression: str) -> None:
+    for total in aggregates(expression, "sum"):
+        summed = total.expr.prettify()
+        families = [str(each.name) for each in selectors(summed)]
+        for largest in aggregates(summed, "max"):
+            if largest.modifier and largest.modifier.labels[:1] == ["shard"]:
+                for each in selectors(largest.prettify()):
+                    families.remove(str(each.name))
+        assert not SHARED.intersection(families), "max by (shard, …) first"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "sum(duewheel_pending)",
+        "sum by (reason) (max by (reason) (rate(duewheel_rejected_total[1m])))",
+        "sum(max by (shard) (duewheel_pending) + duewheel_pending)",
+        "sum(duewheel_ingest_lag_messages)",
+    ],
+)
+def test_a_sum_of_both_would_be_noticed(expression: str) -> None:
+    with pytest.raises(AssertionError, match="max by"):
+        test_a_sum_counts_an_owner_and_its_standby_once(expression)
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
