@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
+import runpy
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery, chain
+from celery import Celery, Task, chain
 from celery.contrib.testing.worker import start_worker
-from celery.exceptions import NotRegistered, SecurityError
+from celery.exceptions import NotRegistered, OperationalError, SecurityError
 
 from duewheel.adapters.celery import SIGNATURE, DelayedTask, Delays
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.testing.service import LocalService
 from duewheel.testing.service_start import START
 
+EXAMPLE = Path(__file__).resolve().parents[3] / "docs/clients/python/celery_forwarder.py"
 TARGET = "celery.due"
 KEY = b"a secret of 16 B"
 
@@ -228,3 +231,55 @@ def test_a_key_is_changed_while_tasks_wait(shop: CeleryShop) -> None:
     for wrong in ([], [b"short"], [KEY, b""]):
         with pytest.raises(ConfigError, match="16 bytes"):
             Delays(shop.app, lambda: producer, TARGET, keys=wrong)
+
+
+class Example:
+    """The program of docs/clients/python, with a service and with a Celery whose broker is down."""
+
+    def __init__(self, service: LocalService, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.service, self.is_down, self.forwarded = service, True, list[datetime]()
+        monkeypatch.setattr("kafka.KafkaConsumer", lambda *_, **__: [])
+        monkeypatch.setattr(
+            "duewheel.client.DelayProducer", lambda topic, **_: service.producer(topic)
+        )
+        monkeypatch.setattr(Task, "apply_async", self._to_broker)
+        self.program = runpy.run_path(str(EXAMPLE))
+        service.consumer("orders")(self.program["forward"])
+
+        @self.program["app"].task(name="shop.remind")  # type: ignore[untyped-decorator]
+        def remind(order: str) -> str:
+            return order
+
+        self.remind = remind
+
+    def _to_broker(self, *_: Any, **__: Any) -> None:
+        if self.is_down:
+            raise OperationalError("no connection")
+        self.forwarded.append(self.service.now())
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Example]:
+    settings = {"timer": {"topics": ["orders.delayed"], "targets": ["*"]}}
+    with LocalService.started(settings) as service:
+        made = Example(service, monkeypatch)
+        yield made
+        made.program["app"].close()
+
+
+def test_the_example_outlasts_an_outage_of_celery_s_broker(example: Example) -> None:
+    example.remind.apply_async(["order-42"], countdown=60)
+    example.service.advance("12h")
+    assert example.service.records("orders.failed") == []
+    example.is_down = False
+    example.service.advance("61m")
+    assert len(example.forwarded) == 1
+
+
+def test_the_example_tries_an_unsigned_task_once(example: Example) -> None:
+    """Else a stranger's tasks would be tried for as long as the broker may be down."""
+    example.service.producer().send("orders", b"{}", key=b"order-42")
+    example.service.advance("1m")
+    (letter,) = example.service.records("orders.failed")
+    assert letter.header("RETRY_REASON") == b"refused"
+    assert letter.header("RETRY_ERROR") == b"celery.exceptions.SecurityError"
