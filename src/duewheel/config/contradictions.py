@@ -89,14 +89,28 @@ def _wheel_problems(timer: TimerSection) -> Iterator[tuple[str, str]]:
     window_ms, margin_ms = as_millis(timer.roll_window), as_millis(timer.margin)
     if window_ms < timer.precision_ms:
         yield "timer.roll_window", f"is shorter than one slot of {shown(timer.precision_ms)}"
+    # In milliseconds: rounded, both sides may look the same.
+    reach = f"slots × precision_ms = {timer.slots:_} × {timer.precision_ms:_} = {span_ms:_} ms"
+    remedies = [*_fitting(timer, window_ms, window_ms + margin_ms), "lower timer.roll_window"]
     if window_ms + margin_ms > span_ms:
-        sum_text = f"roll_window {shown(window_ms)} + margin {shown(margin_ms)}"
-        reach_text = f"slots × precision_ms = {shown(span_ms)}, the reach of the wheel"
-        remedy = "raise timer.slots or lower the window"
-        yield "timer.roll_window", f"{sum_text} exceed {reach_text}: {remedy}"
+        sum_text = f"roll_window + margin = {window_ms + margin_ms:_} ms"
+        remedy = ", or ".join(remedies)
+        yield "timer.roll_window", f"{sum_text} exceed {reach}, the reach of the wheel: {remedy}"
     if span_ms >= DELAY_MS_MAX:
-        bound_text = f"must stay below 2**30 ms = {shown(DELAY_MS_MAX)}, the reach of a log record"
-        yield "timer.slots", f"slots × precision_ms = {shown(span_ms)} {bound_text}"
+        bound_text = f"must be below 2**30 = {DELAY_MS_MAX:_} ms, the reach of a log record"
+        remedy = ", or ".join(remedies[:-1] or remedies)
+        yield "timer.slots", f"{reach} {bound_text}: {remedy}"
+
+
+def _fitting(timer: TimerSection, window_ms: int, needed_ms: int) -> Iterator[str]:
+    """Yields the values of each factor of the reach that fit while the other stays as it is."""
+    for name, other, bound in (
+        ("slots", timer.precision_ms, DELAY_MS_MAX),
+        ("precision_ms", timer.slots, window_ms),
+    ):
+        least, most = max(1, -(-needed_ms // other)), min((DELAY_MS_MAX - 1) // other, bound)
+        if least <= most:
+            yield f"set timer.{name} from {least:_} to {most:_}"
 
 
 def _serve_problems(serve: ServeSection) -> Iterator[tuple[str, str]]:

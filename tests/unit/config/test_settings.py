@@ -6,6 +6,7 @@ Also of config/contradictions.py.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +168,9 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
             'timer.roll_window: a duration needs its unit, such as "24h"',
         ),
         (MINIMAL + 'roll_window = "24 hours"', "is no duration"),
-        (MINIMAL + 'roll_window = "28h 30m"', "raise timer.slots or lower the window"),
+        (MINIMAL + 'roll_window = "28h 30m"', "set timer.slots from 2_124_000 to"),
         (MINIMAL + "precision_ms = 0", "timer.precision_ms: Input should be greater than"),
-        (MINIMAL + "precision_ms = 1000\nslots = 2000000", "must stay below 2**30 ms"),
+        (MINIMAL + "precision_ms = 1000\nslots = 2000000", "must be below 2**30 = 1_073_741_824"),
         (MINIMAL + "[shard]\nindex = 1", "shard.index: must be below shard.count = 1"),
         (MINIMAL + '[kafka]\nbootstrap_servers = "broker"', '"broker" is no host:port'),
         (
@@ -206,6 +207,36 @@ def test_refused_with_key_reason_and_source(tmp_path: Path, text: str, expected:
     message = refusal(path)
     assert expected in message
     assert text == "" or f"({path})" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("precision_ms = 512", "2_097_152 × 512 = 1_073_741_824 ms must be below 2**30 = 1_073"),
+        ("slots = 21474837", "21_474_837 × 50 = 1_073_741_850 ms must be below 2**30 = 1_073"),
+        ("precision_ms = 42", "= 90_000_000 ms exceed slots × precision_ms = 2_097_152 × 42 ="),
+        ('roll_window = "28h 10m"', "= 105_000_000 ms exceed slots × precision_ms = 2_097_152 × "),
+    ],
+)
+def test_a_wheel_that_does_not_fit_is_refused_with_the_ranges_that_do(
+    tmp_path: Path, text: str, numbers: str
+) -> None:
+    message = refusal(write(tmp_path, MINIMAL + text))
+    assert numbers in message
+    ranges = re.findall(r"timer\.(slots|precision_ms) from ([\d_]+) to ([\d_]+)", message)
+    assert [name for name, _, _ in ranges] == ["slots", "precision_ms"]
+    for name, least, most in ranges:
+        others = "" if text.startswith(name) else text
+        for fits in (int(least), int(most)):
+            load(write(tmp_path, f"{MINIMAL}{others}\n{name} = {fits}"))
+        for beyond in (int(least) - 1, int(most) + 1):
+            assert "ms" in refusal(write(tmp_path, f"{MINIMAL}{others}\n{name} = {beyond}"))
+
+
+def test_no_range_is_named_where_none_fits(tmp_path: Path) -> None:
+    message = refusal(write(tmp_path, MINIMAL + 'roll_window = "13d"'))
+    assert "from" not in message.partition("timer.roll_window")[2]
+    assert "of the wheel: lower timer.roll_window" in message
 
 
 def test_without_a_file_it_says_where_one_was_sought_and_what_the_smallest_is(
