@@ -8,8 +8,10 @@ Tests among them pass: those of a section are a module, with the plugin as pytes
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -233,6 +235,26 @@ def test_commands_exist(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> No
             name, _, value = command[1].partition("=")
             monkeypatch.setenv(name, value)
     load(None, {"timer": {"topics": ["orders.delayed"]}})
+
+
+def test_a_list_is_shown_row_by_row_without_the_rows_that_have_no_handle(
+    require: Callable[[object, str], None], tmp_path: Path
+) -> None:
+    """A pending dead letter has none."""
+    require(shutil.which("jq"), "it needs jq")
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    (pipeline,) = re.findall(r"`(duewheel list [^`]*\| xargs [^`]*)`", text)
+    duewheel = tmp_path / "duewheel"
+    rows = "\n".join(json.dumps({"handle": handle}) for handle in ("a", None, "b"))
+    duewheel.write_text(f"#!/bin/sh\nif [ $1 = list ]; then echo '{rows}'; else echo $3; fi\n")
+    duewheel.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["sh", "-c", pipeline.replace("\n", " ")]
+    shown = subprocess.run(command, env=path, capture_output=True, text=True, check=True).stdout
+    assert shown.split() == ["a", "b"]
+    for each in commands_of(pipeline.replace("\n", " ")):
+        if each[0] == "duewheel":
+            parses(each[1:])
 
 
 @pytest.mark.parametrize(
