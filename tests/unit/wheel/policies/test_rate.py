@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,6 +138,56 @@ class World:
 
     def copies(self) -> list[int]:
         return [row.copies for _, row in self.left]
+
+
+def due_for(targets: list[str], queues: Queues) -> DueRows:
+    """A row for each of these targets, each with a key of its own."""
+    count = len(targets)
+    sent = keyed(rows(targets, [0] * count), [b"%d" % key for key in range(count)])
+    slots = np.full(count, SLOT)
+    every = np.ones(count, np.bool_)
+    return DueRows(sent, slots, slots * 0, PRECISION_MS, WINDOW_MS, START_MS, every, queues)
+
+
+def test_each_target_has_its_own_turns_however_the_rows_alternate() -> None:
+    rate = Rate({"mails": 0.5, "bills": 2.0})
+    turn = ["mails", "free", "bills", "bills"]
+    together: Queues = {}
+    found = rate.not_before_ms(due_for(turn * 50, together))
+    assert found is not None
+    for target in ("mails", "bills", "free"):
+        mine = np.flatnonzero(np.array(turn * 50) == target)
+        due, alone = due_for(turn * 50, {}), Rate({target: rate.per_second.get(target, 1e9)})
+        expected = alone.not_before_ms(due)
+        assert expected is not None
+        assert found[mine].tolist() == expected[mine].tolist()
+        assert target == "free" or together[target].charged_us == due.queues[target].charged_us
+
+
+class Column(np.ndarray):
+    """Counts the passes over all of its rows."""
+
+    passes = 0
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        Column.passes += any(each is self for each in inputs)
+        plain = [np.asarray(each) if isinstance(each, Column) else each for each in inputs]
+        return getattr(ufunc, method)(*plain, **options)
+
+
+@pytest.mark.parametrize("rated", [1, 300])
+def test_a_target_without_a_rate_costs_no_pass_over_the_rows(
+    rated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Column, "passes", 0)
+    targets = [f"target-{number}" for number in range(300)]
+    due = due_for(targets * 2, {})
+    column = due.deliveries.target.view(Column)
+    due = replace(due, deliveries=replace(due.deliveries, target=column))
+    rate = Rate(dict.fromkeys(targets[:rated], 1.0))
+    found = rate.not_before_ms(due)
+    assert found is not None and len(due.queues) == rated
+    assert Column.passes <= 2
 
 
 def waiting(deliveries: Deliveries) -> list[bool]:
