@@ -24,6 +24,6 @@ class TopicSet(StateFile):
     topics: tuple[str, ...]  # those that ingest reads, sorted
     # topics that match the pattern and are not read, with the reason
     left_out: Mapping[str, str] = field(default_factory=dict)
-    # Topics with wrong settings that are read nevertheless, because timers were taken from them
-    # before; with the problem.
+    # Topics that are read although their settings are wrong, because timers were taken from them
+    # before, or may not be read; with the problem.
     faulty: Mapping[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +20,18 @@ from tests.harness.launcher import run, wait_until
 from tests.harness.shard_topics import DEAD, STATE, TIMER, ShardTopics, made
 from tests.harness.shared_broker import SharedBroker
 
+from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
+from duewheel.doctor.topics import check_matching
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.requirements import TopicPlan, state_plan
+from duewheel.runtime.topic_watch import TopicWatch
+from duewheel.testing import ManualClock
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 pytestmark = pytest.mark.kafka
 
@@ -222,4 +229,30 @@ def test_without_the_right_to_look_it_is_a_warning(
             assert "DescribeConfigs" in logs[0]["event"]
             with pytest.raises(ConfigError, match="DescribeConfigs is needed"):
                 admin.init_topics(topics.settings)
+            with capture_logs() as logs:
+                admin.require_topics(topics.settings, served=True)
+            assert [entry["topics"] for entry in logs] == [[topics.name(TIMER)]]
+            require_found_unchecked(topics, admin)
         topics.client.close()
+
+
+def require_found_unchecked(topics: ShardTopics, admin: KafkaAdmin) -> None:
+    """A topic that only the pattern names: `status`, the log and doctor say that it is read."""
+    name, named = topics.name(TIMER), topics.settings
+    changes = {"topics": (), "topics_pattern": name.replace(".", "[.]")}
+    timer = named.timer.model_copy(update=changes)
+    settings = named.model_copy(update={"timer": timer})
+    directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, Role.INGEST)
+    with ExitStack() as stack, capture_logs() as logs:
+        stack.callback(directory.stop)
+        watch = TopicWatch(settings, directory.state, ManualClock(), dict)
+        watch.find(admin)
+    (logged,) = [entry for entry in logs if entry["log_level"] == "error"]
+    assert logged["event"] == "a timer topic is read although its settings are wrong or unknown"
+    known = TopicSet.read(settings.storage.data_dir)
+    assert known is not None
+    assert known.topics == (name,)
+    assert "the right DescribeConfigs is missing" in known.faulty[name] == logged["reason"]
+    (found,) = check_matching(admin.timer_topic_findings(settings, [name]), "a:1", "User:x")
+    assert found.severity == "warning"
+    assert "they are not checked" in found.found and "DescribeConfigs" in found.remedy

@@ -144,7 +144,10 @@ class TopicWatch:
             topic: (text, reason)
             for text, reasons in (
                 ("a timer topic is not read", topic_set.left_out),
-                ("a timer topic is read although its settings are wrong", topic_set.faulty),
+                (
+                    "a timer topic is read although its settings are wrong or unknown",
+                    topic_set.faulty,
+                ),
             )
             for topic, reason in reasons.items()
         }

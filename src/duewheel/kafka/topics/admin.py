@@ -98,10 +98,11 @@ class KafkaAdmin(TopicReader):
             for finding in findings:
                 if finding.topic in spared and finding.state is TopicState.MISSING:
                     log.error("a topic is missing: `duewheel init` creates it", topic=finding.topic)
+            refused = {TopicState.MISSING, TopicState.DIFFERS}
             findings = [
                 each
                 for each in findings
-                if each.topic not in settings.timer.topics
+                if (each.topic not in settings.timer.topics or each.state not in refused)
                 and (each.topic not in spared or each.state is not TopicState.MISSING)
             ]
         self._require(findings)
@@ -118,8 +119,8 @@ class KafkaAdmin(TopicReader):
         self, settings: Settings, topics: Sequence[str]
     ) -> dict[str, list[TopicFinding]]:
         """Why existing topics should not be read as timer topics, by topic: their own settings,
-        too little room for their messages in the topics of dead letters and replies, or no right
-        to check either.
+        or too little room for their messages in the topics of dead letters and replies. Also
+        settings that cannot be checked: the right is missing, or the broker hides them.
         """
         services = sorted(settings.service_topics.values())
         configs = self.topic_settings([*topics, *services]) if topics else {}
@@ -137,7 +138,10 @@ class KafkaAdmin(TopicReader):
                 for finding in compare(plan, 0, configs[plan.name])
             ]
             findings[topic] = [
-                finding for finding in compared if finding.state is TopicState.DIFFERS
+                finding
+                for finding in compared
+                if finding.state is TopicState.DIFFERS
+                or (finding.state is TopicState.WITHHELD and finding.topic == topic)
             ]
         return findings
 

@@ -10,6 +10,7 @@ it may be a name misspelled (KafkaAdmin.require_topics).
     missing                        left out until it exists
     wrong settings                 left out until corrected; but read if it is listed, or if timers
                                    were taken from it before, as its messages would be lost
+    settings that may not be read  read; if it is not listed, it counts as faulty
     deleted                        left out; timers taken from it are delivered. If the files were
                                    lost and its messages must be read again, ingest waits until an
                                    operator accepts that loss
@@ -114,11 +115,15 @@ def discover(
         if taken.ids.get(topic, ids[topic]) != ids[topic]:
             return TopicDecision(is_read=False, why=_RECREATED)
         if any(each.state is TopicState.UNREADABLE for each in findings[topic]):
-            # Of a listed one an operator has chosen this, and the first start has warned.
+            # Of a listed one an operator has chosen this, and each start warns.
             return TopicDecision(
                 is_read=True, why="" if topic in settings.timer.topics else _UNREADABLE
             )
-        wrong = "; ".join(_sentence(settings, topic, each) for each in findings[topic])
+        wrong = "; ".join(
+            _sentence(settings, topic, each)
+            for each in findings[topic]
+            if each.state is TopicState.DIFFERS
+        )
         return TopicDecision(is_read=not wrong or topic in wanted, why=wrong)
 
     decisions = {topic: decide(topic) for topic in topics}
