@@ -1,9 +1,15 @@
-"""Dequeue's copy of its progress in Kafka, a file of its own, replaced after each commit.
+"""Dequeue's copy of its progress in Kafka, a file of its own, written after each commit.
 
-     0  u4  crc          CRC-32 of all that follows
-     4  i8  r            R of the record
-    12  i8  rows         timers delivered since the directory was made; -1: not counted yet
-    20  ..  record       as Kafka has it
+The file has two pages, its halves. A write goes to the one that is not the newest whole one, so a
+kill, a full disk or a reader meanwhile finds that. Only a first record, or one that is larger than
+a page, makes a new file: a rename takes milliseconds. Little-endian:
+
+     0  u4  crc          CRC-32 of the rest, the record included
+     4  u8  sequence     rises by one with every write; its lowest bit is the page
+    12  i8  r            R of the record
+    20  i8  rows         timers delivered since the directory was made; -1: not counted yet
+    28  u4  length       of the record
+    32  ..  record       as Kafka has it
 
 Invariant: the mirror is written after Kafka's commit, so it is never ahead of Kafka. It is synced
 together with the state file: after a loss of power it may be missing, damaged or older.
@@ -11,6 +17,7 @@ together with the state file: after a loss of power it may be missing, damaged o
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from contextlib import suppress
@@ -28,7 +35,8 @@ FILE_NAME = "mirror"
 UNCOUNTED = -1  # from a start until dequeue has all pending timers
 
 _CRC = struct.Struct("<I")
-_HEAD = struct.Struct("<qq")
+_HEAD = struct.Struct("<QqqI")
+_PAGE_BYTES_MIN = 4096
 
 
 class MirrorFields(NamedTuple):
@@ -73,13 +81,25 @@ class Mirror(MirrorFields):
 
 
 def write(path: Path, mirror: Mirror, fs: FileSystem) -> None:
-    """Replaces the file; a reader sees the old or the new one.
+    """Writes the mirror; a reader sees the old or the new one. One process writes at a time.
 
     Raises:
-        OSError: the disk is full, or fails; the old file stays.
+        OSError: the disk is full, or fails; the old mirror stays.
     """
-    payload = _HEAD.pack(mirror.delivered_slot, mirror.delivered_rows) + mirror.record
-    fs.swap_file(path, _CRC.pack(zlib.crc32(payload)) + payload)
+    with suppress(FileNotFoundError):
+        fd = fs.open_existing(path)
+        try:
+            data = os.pread(fd, os.fstat(fd).st_size, 0)
+            newest, sequence = _newest(data)
+            page = _page(mirror, sequence + 1)
+            if newest is not None and len(page) <= len(data) // 2:
+                fs.write_at(fd, page, len(data) // 2 * (sequence + 1 & 1))
+                return
+        finally:
+            fs.close(fd)
+    page = _page(mirror, 0)
+    page_bytes = max(_PAGE_BYTES_MIN, 1 << len(page).bit_length())
+    fs.swap_file(path, page.ljust(2 * page_bytes, b"\0"))
 
 
 def read(path: Path) -> Mirror | None:
@@ -88,15 +108,35 @@ def read(path: Path) -> Mirror | None:
     Raises:
         CorruptFile: the file is damaged.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    payload = memoryview(data)[_CRC.size :]
-    if len(payload) < _HEAD.size or _CRC.unpack_from(data)[0] != zlib.crc32(payload):
-        raise CorruptFile(path, 0, "this is no mirror of a progress record")
-    delivered_slot, delivered_rows = _HEAD.unpack_from(payload)
-    return Mirror(delivered_slot, delivered_rows, bytes(payload[_HEAD.size :]))
+    # A writer that overtakes this reader can spoil both pages, but not many times in a row.
+    for _ in range(100):
+        try:
+            newest, _ = _newest(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        if newest is not None:
+            return newest
+    raise CorruptFile(path, 0, "this is no mirror of a progress record")
+
+
+def _page(mirror: Mirror, sequence: int) -> bytes:
+    head = _HEAD.pack(sequence, mirror.delivered_slot, mirror.delivered_rows, len(mirror.record))
+    payload = head + mirror.record
+    return _CRC.pack(zlib.crc32(payload)) + payload
+
+
+def _newest(data: bytes) -> tuple[Mirror | None, int]:
+    """Returns the mirror in the newest whole page of a file, if there is one, and its sequence."""
+    found, newest, half = None, -1, len(data) // 2
+    pages = (data[:half], data[half:]) if half >= _CRC.size + _HEAD.size else ()
+    for number, page in enumerate(pages):
+        sequence, delivered_slot, delivered_rows, length = _HEAD.unpack_from(page, _CRC.size)
+        payload = page[_CRC.size : _CRC.size + _HEAD.size + length]
+        is_whole = _CRC.unpack_from(page)[0] == zlib.crc32(payload)
+        if is_whole and sequence & 1 == number and sequence > newest:
+            mirror = Mirror(delivered_slot, delivered_rows, payload[_HEAD.size :])
+            found, newest = mirror, sequence
+    return found, newest
 
 
 def sync(path: Path, fs: FileSystem) -> None:

@@ -43,6 +43,7 @@ APPLY = "duewheel.wheel.storage.data_directory:DataDirectory.append_runs"
 WRITE = "duewheel.wheel.storage.hour_files:HourFiles.write"
 READ = "duewheel.wheel.dequeue.decode:decode_chunk"
 LOAD_CANDIDATES = "duewheel.wheel.append.cancel_files:CancelFiles.load_candidates"
+WRITE_AT = "duewheel.checkpoints.fs:FileSystem.write_at"
 MARK = "duewheel.wheel.storage.timer_log:TimerLog.mark_cancelled"
 COLLECT = "duewheel.wheel.storage.garbage_collection:collect"
 BOUNDS = "duewheel.checkpoints.cancel_bounds:CancelBounds.write"
@@ -171,7 +172,7 @@ POINTS = {
     ),
     # dequeue 4.: the mirror; then the next chunk, and the end of the range
     "dequeue.committed_not_mirrored": before(f"{STATE}.write_mirror", since=(READ,)),
-    "dequeue.mirror_half": before(RENAME, inside=f"{STATE}.write_mirror", since=(READ,)),
+    "dequeue.mirror_half": Point(WRITE_AT, "half", inside=f"{STATE}.write_mirror", since=(READ,)),
     "dequeue.mirrored": after(f"{STATE}.write_mirror", since=(READ,)),
     "dequeue.second_chunk_committed": before(COMMIT_ANSWER, call=2, since=(READ,)),
     "dequeue.range_delivered": before(
@@ -284,7 +285,15 @@ def _half_marked(log: Any, hour: int, log_bytes: int, positions: Any) -> tuple[A
     return log, hour, log_bytes, positions[: len(positions) // 2]
 
 
-HALVES: dict[str, Callable[..., tuple[Any, ...]]] = {APPLY: _half_applied, MARK: _half_marked}
+def _half_written(fs: Any, fd: int, data: bytes, offset: int) -> tuple[Any, ...]:
+    return fs, fd, data[: len(data) // 2], offset
+
+
+HALVES: dict[str, Callable[..., tuple[Any, ...]]] = {
+    APPLY: _half_applied,
+    MARK: _half_marked,
+    WRITE_AT: _half_written,
+}
 
 
 class Armed:

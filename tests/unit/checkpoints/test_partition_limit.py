@@ -75,10 +75,31 @@ def test_a_mirror_that_is_lost_or_damaged_is_told(tmp_path: Path) -> None:
     assert state.mirror() is None
     state.write_mirror(Mirror(3, 4, b"record"))
     state.restart_close(Close(1, {}, 2, {}))
-    path.write_bytes(path.read_bytes()[:-1])
+    path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(CorruptFile, match="no mirror"):
         state.mirror()
     path.unlink()
     with pytest.raises(CorruptFile, match="missing"):
         state.mirror()
+    state.release()
+
+
+def test_a_write_of_the_mirror_that_is_cut_short_leaves_the_one_before(tmp_path: Path) -> None:
+    """Also the next one, and one that is larger than those before."""
+    state, path = State.create(tmp_path, 50, 64), tmp_path / progress_mirror.FILE_NAME
+    for number in range(4):
+        state.write_mirror(Mirror(number, number, b"record" * number))
+    before, earlier, whole = path.read_bytes(), Mirror(3, 3, b"record" * 3), Mirror(4, 0, b"later")
+    state.write_mirror(whole)
+    after = path.read_bytes()
+    assert len(after) == len(before), "in its place"
+    first = next(at for at in range(len(after)) if after[at] != before[at])
+    for end in range(first, first + 40):
+        path.write_bytes(after[:end] + before[end:])
+        assert state.mirror() == (whole if after[end:] == before[end:] else earlier)
+        state.write_mirror(whole)
+        assert state.mirror() == whole
+    large = Mirror(5, 0, bytes(50_000))
+    state.write_mirror(large)
+    assert state.mirror() == large
     state.release()

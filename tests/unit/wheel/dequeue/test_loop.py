@@ -20,7 +20,7 @@ from tests.harness.timer_rows import P0, P1, TimerRow
 from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.commit_and_close_pages import Close
-from duewheel.checkpoints.fs import FileSystem
+from duewheel.checkpoints.fs import Bytes, FileSystem
 from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import UNCOUNTED
@@ -120,10 +120,10 @@ def test_a_full_disk_keeps_the_mirror_of_before(make_world: MakeWorld) -> None:
     class FullDisk(FileSystem):
         is_full = False
 
-        def swap_file(self, path: Path, data: bytes) -> None:
-            if self.is_full:
+        def write_at(self, fd: int, data: Bytes, offset: int) -> None:
+            if self.is_full and len(data) > 100:  # not the lock's
                 raise OSError(errno.ENOSPC, "No space left on device")
-            super().swap_file(path, data)
+            super().write_at(fd, data, offset)
 
     disk = FullDisk()
     world = make_world(fs=disk)
