@@ -125,7 +125,7 @@ class SparklessShard:
         producer = TransactionalProducer(client, f"{topic}.test", limits)
         producer.open([topic], deadline)
         now_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
-        producer.transact("send", [((topic, partition), batch)], now_ms)
+        producer.transact([((topic, partition), batch)], now_ms)
         producer.stop()
 
     def take(self, contract: Contract | None = None) -> None:

@@ -176,7 +176,7 @@ def test_a_refusal_is_known_though_later_batches_have_no_result(broker: SharedBr
     place, record = session.progress.partition, session.record_of(progress(2))
     batches = [((names.target, 0), record), (place, record), (place, record)]
     with pytest.raises(FENCED):
-        session.producer.transact("moves", batches, CLOCK.now_ms(), 1.0, outcomes.extend)
+        session.producer.transact(batches, CLOCK.now_ms(), 1.0, outcomes.extend)
     assert [each.failed_itself for each in outcomes] == [True, False, False]
     assert not session.refuses_id(), "nothing was noted"
     session.note_refusing([names.target])

@@ -427,7 +427,7 @@ def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
     rows = publisher.prepare(deliveries([Message(names.target, b"large")]))
     for slot in range(1, 4):
         assert slot_of(started(publisher)) == (None if slot == 1 else slot - 1)
-        with pytest.raises(TransactionTooSlow, match="no answer within 2 s"):
+        with pytest.raises(TransactionTooSlow, match="no answer to a batch within 2 s"):
             publish_prepared(publisher, rows, progress(slot))
         assert slot_of(started(publisher)) == (None if slot == 1 else slot - 1)
         publisher.publish(None, progress(slot))

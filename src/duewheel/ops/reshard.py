@@ -306,7 +306,7 @@ class _Kafka:
             for key, value in records.items()
         ]
         try:
-            self._producer.transact("reshard", batches, self._clock.now_ms())
+            self._producer.transact(batches, self._clock.now_ms())
         except Exception as error:
             reason = self._client.explain(error)
             doubt = doubt_of(error, f"{reason}: run it again, it continues where this run ended")

@@ -14,8 +14,10 @@ The client package takes any kafka-python 3: so each new client is checked for t
 from __future__ import annotations
 
 import contextlib
+import select
+import selectors
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import kafka
@@ -35,12 +37,35 @@ _TOUCHED = {
 _TOUCHED_OF_CONNECTION = {"": ("_sock_recv",)}
 
 
+class _Events(selectors.DefaultSelector):
+    """Looks sockets up by their numbers. kafka-python looks each one up before it registers it, and
+    the error that it catches would show both addresses: two calls of the system for each wait.
+    """
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        number = fileobj.fileno()
+        return super().get_key(fileobj if number < 0 else number)  # a closed one has none
+
+
+class _Now:
+    """Is awaited without a wait."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
 class _Selector(NetworkSelector):  # type: ignore[misc]  # kafka-python has no types
     """Knows whether a thread is in `poll`, also between two of its waits."""
 
     def __init__(self, **configs: Any) -> None:
-        super().__init__(**configs)
+        super().__init__(**{**configs, "selector": _Events})
         self.polled = threading.RLock()
+
+    def wait_write(self, fileobj: Any, timeout_at: float | None = None) -> Any:
+        """Waits until the socket takes bytes; mostly it does so now, without a turn of the loop."""
+        writable = select.poll()
+        writable.register(fileobj, select.POLLOUT)
+        return _Now() if writable.poll(0) else super().wait_write(fileobj, timeout_at)
 
     def poll(self, timeout_ms: float | None = None, future: Any = None) -> None:
         with self.polled:

@@ -147,7 +147,7 @@ class CommandLedger(Generic[P]):
         self,
         records: Sequence[NewRecord],
         position: P,
-        before_commit: Callable[[KafkaProducer], object] = lambda _: None,
+        before_commit: Callable[[KafkaProducer], object] | None = None,
     ) -> P:
         """Commits the records, in order within each partition, with the position after them.
 
@@ -199,7 +199,9 @@ class CommandLedger(Generic[P]):
             raise doubt or error from None
 
     def _publish(
-        self, chunk: tuple[Sequence[NewRecord], Callable[[KafkaProducer], object]], position: P
+        self,
+        chunk: tuple[Sequence[NewRecord], Callable[[KafkaProducer], object] | None],
+        position: P,
     ) -> int | None:
         records, before_commit = chunk
         targets = self.resolve({record.topic for record in records})
@@ -218,9 +220,7 @@ class CommandLedger(Generic[P]):
         try:
             self._producer.warm_metadata(targets, deadline)
             now_ms = self._clock.now_ms()
-            return self._producer.transact(
-                self._spec.command, batches, now_ms, note=note, before_commit=before_commit
-            )
+            return self._producer.transact(batches, now_ms, note=note, before_commit=before_commit)
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
             reason = f"{self._spec.command}: {self._clients.explain(error)}"
             raise doubt_of(error, f"{reason}: run it again, nothing is doubled") from None

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -267,6 +267,7 @@ def await_outcomes(
     batches: Sequence[WholeBatch],
     deadline: Deadline,
     quiet_s: float = math.inf,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> list[Outcome]:
     """Waits for every batch, and returns every result. After a failure kafka-python may leave
     batches without one: they count as aborted with it.
@@ -276,6 +277,7 @@ def await_outcomes(
             whole may be down.
         quiet_s: how long no further result may come once the last batch has its own, or a batch
             has failed by itself.
+        meanwhile: is called again and again during a long wait; its errors are raised.
 
     Raises:
         DeadlineExceeded: a batch has no result yet.
@@ -283,8 +285,10 @@ def await_outcomes(
         NoAnswer: no further result for `quiet_s`.
     """
     outcomes, is_over = list[Outcome](), False
-    for batch in batches:
-        is_over = is_over or not _await(batch, producer, batches, deadline, quiet_s)
+    # Backwards: one response has the results of many, and each wait that ends among them would take
+    # turns with the sender.
+    for batch in reversed(batches):
+        is_over = is_over or not _await(batch, producer, batches, deadline, quiet_s, meanwhile)
         if is_over and not batch.is_done:
             outcomes.append(Outcome(KafkaTimeoutError("no result"), failed_itself=False))
             continue
@@ -294,7 +298,7 @@ def await_outcomes(
         outcomes.append(
             Outcome(error, batch.final_state is FinalState.FAILED, stamp_ms if stamped else None)
         )
-    return outcomes
+    return outcomes[::-1]
 
 
 def _await(
@@ -303,6 +307,7 @@ def _await(
     batches: Sequence[WholeBatch],
     deadline: Deadline,
     quiet_s: float,
+    meanwhile: Callable[[], object],
 ) -> bool:
     """Waits for one batch while any of them still get results. False: it will get none."""
     waiting, quiet = len(batches), Deadline(quiet_s)
@@ -311,6 +316,7 @@ def _await(
         if deadline.remaining_s() <= 0:
             text = f"no answer to a batch within {deadline.seconds:g} s"
             raise DeadlineExceeded(f"{some_of(map(partition_name, late))}: {text}")
+        meanwhile()
         if len(late) < waiting:
             waiting, quiet = len(late), Deadline(quiet_s)
             continue
@@ -342,7 +348,7 @@ def _missing(
 
 
 def commit(producer: KafkaProducer, deadline: Deadline) -> None:
-    """Commits; unlike `commit_transaction`, within a deadline.
+    """Commits; unlike `commit_transaction`, within a deadline, which a stop may shorten.
 
     Raises:
         DeadlineExceeded: no answer; the transaction may be committed.
@@ -350,8 +356,9 @@ def commit(producer: KafkaProducer, deadline: Deadline) -> None:
     """
     result = producer._transaction_manager.begin_commit()
     producer._sender.wakeup()
-    if not result.wait(timeout_ms=deadline.remaining_ms()):
-        raise DeadlineExceeded(f"commit: no answer within {deadline.seconds:g} s")
+    while not result.wait(timeout_ms=min(_MISSING_AFTER_S * 1000, deadline.remaining_ms())):
+        if not deadline.remaining_s():
+            raise deadline.exceeded("commit", "no answer")
 
 
 def stop(producer: KafkaProducer, seconds: float) -> bool:

@@ -57,7 +57,7 @@ class TransactionalProducer:
     Example:
         producer = TransactionalProducer(clients, "app.reshard", limits)
         producer.open(["app.state"], deadline)
-        stamp_ms = producer.transact("reshard", batches, now_ms)
+        stamp_ms = producer.transact(batches, now_ms)
         producer.stop()
     """
 
@@ -107,12 +107,11 @@ class TransactionalProducer:
 
     def transact(
         self,
-        what: str,
         batches: Iterable[tuple[TopicPartition, Batch]],
         now_ms: int,
         quiet_s: float = math.inf,
         note: Callable[[Sequence[internals.Outcome]], None] = lambda _: None,
-        before_commit: Callable[[KafkaProducer], object] = lambda _: None,
+        before_commit: Callable[[KafkaProducer], object] | None = None,
     ) -> int | None:
         """One transaction, as `commit_all`, within its deadline. Any error leaves a
         doubt (`doubt_of`).
@@ -126,9 +125,9 @@ class TransactionalProducer:
         producer = self._opened()
         queued = [(KafkaPartition(*place), batch) for place, batch in batches]
         deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
-        given = (producer, queued, now_ms, deadline, quiet_s, before_commit)
-        begun = _UNENDED_S, partial(self._require_begun, producer)
-        outcomes = within(deadline, what, lambda: commit_all(*given), begun)
+        require_begun = partial(self._require_begun, producer, deadline.part(_UNENDED_S))
+        given = (producer, queued, now_ms, deadline, quiet_s, require_begun, before_commit)
+        outcomes = commit_all(*given)
         # The cause first: the other batches were aborted with it, and their errors name no reason.
         causes_first = sorted(outcomes, key=lambda outcome: not outcome.failed_itself)
         errors = [outcome.error for outcome in causes_first if outcome.error is not None]
@@ -147,8 +146,10 @@ class TransactionalProducer:
         if producer is not None and not internals.stop(producer, stop_s):
             log.warning("old sender is still ending", transactional_id=self.transactional_id)
 
-    def _require_begun(self, producer: KafkaProducer) -> None:
-        if not internals.has_begun(producer) and self._is_ending():
+    def _require_begun(self, producer: KafkaProducer, patience: Deadline) -> None:
+        if patience.remaining_s() or internals.has_begun(producer):
+            return
+        if self._is_ending():
             text = f"Kafka does not end the transaction of {self.transactional_id!r} before"
             raise NotBegun(text)
 
@@ -201,14 +202,17 @@ def commit_all(
     now_ms: int,
     deadline: Deadline,
     quiet_s: float = math.inf,
-    before_commit: Callable[[KafkaProducer], object] = lambda _: None,
+    meanwhile: Callable[[], object] = lambda: None,
+    before_commit: Callable[[KafkaProducer], object] | None = None,
 ) -> list[internals.Outcome]:
-    """One transaction: begin, queue, check every result, commit unless one has an error.
+    """One transaction: begin, queue, check every result, commit unless one has an error. In the
+    caller's thread: of its calls only `before_commit` can wait without a limit.
 
     Args:
         batches: in order within each partition; the last one as in `await_outcomes`.
         now_ms: the records' timestamp.
         quiet_s: as in `await_outcomes`; a second is added for each MiB of the largest batch.
+        meanwhile: as in `await_outcomes`.
         before_commit: is called once every batch was acknowledged.
 
     Raises:
@@ -223,9 +227,10 @@ def commit_all(
     queued = internals.enqueue(producer, batches, now_ms)
     largest = max(len(batch.body) for _, batch in batches)
     patience_s = quiet_s + largest / _BYTES_PER_S
-    outcomes = internals.await_outcomes(producer, queued, deadline, patience_s)
+    outcomes = internals.await_outcomes(producer, queued, deadline, patience_s, meanwhile)
     # kafka-python itself would commit without the batches that have failed: messages would be lost.
     if all(outcome.error is None for outcome in outcomes):
-        before_commit(producer)
+        if before_commit is not None:
+            within(deadline, "before the commit", partial(before_commit, producer))
         internals.commit(producer, deadline)
     return outcomes

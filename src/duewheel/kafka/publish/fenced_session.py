@@ -158,7 +158,7 @@ class FencedSession:
             raise KafkaUnavailable("; ".join(map(str, self._ids.blocked)))
         named = (self.progress.partition, self.progress.batch(progress, numbers))
         try:
-            self.producer.transact("name the ids", [named], self.progress.read_ms)
+            self.producer.transact([named], self.progress.read_ms)
         except Exception as error:
             reason = self._clients.explain(error)
             raise KafkaUnavailable(f"the transactional ids are not named: {reason}") from error

@@ -229,7 +229,7 @@ class KafkaPublisher:
         note = partial(self._note_failed, attempt.parts, prepared, began_ms)
         transact = self._session.producer.transact
         try:
-            stamp_ms = transact("publish", batches, now_ms, self._limits.quiet_s, note)
+            stamp_ms = transact(batches, now_ms, self._limits.quiet_s, note)
         finally:
             seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
             self._resting.note_duration(_costly_sources(prepared), seconds)
