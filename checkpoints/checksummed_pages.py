@@ -62,9 +62,9 @@ class PagePair:
         """
         # A writer that overtakes this reader can spoil both reads, but not many times in a row.
         for _ in range(100):
-            pages = [page for page in map(self._read_one, self._offsets) if page is not None]
-            if pages:
-                return max(pages, key=lambda page: page.sequence)
+            for at in sorted(self._offsets, key=self._sequence_at, reverse=True):
+                if (page := self._read_one(at)) is not None:
+                    return page
             if not self.written():
                 return None
         return None
@@ -115,7 +115,10 @@ class PagePair:
         """Returns the sequence of the newest page, 0 before the first. Verifies no checksum: it
         only shows whether a page was written since.
         """
-        return max(int(_HEAD.unpack_from(self._mapped, at)[0]) for at in self._offsets)
+        return max(map(self._sequence_at, self._offsets))
+
+    def _sequence_at(self, at: int) -> int:
+        return int(_HEAD.unpack_from(self._mapped, at)[0])
 
     def _store(self, at: int, data: bytes) -> None:
         self._mapped[at : at + len(data)] = data

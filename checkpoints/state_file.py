@@ -21,12 +21,13 @@ import json
 import mmap
 import struct
 import zlib
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from duewheel.checkpoints import progress_mirror
-from duewheel.checkpoints.checksummed_pages import PagePair
+from duewheel.checkpoints.checksummed_pages import Page, PagePair
 from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.json_fields import MISSHAPEN
@@ -39,6 +40,8 @@ from duewheel.checkpoints.live_fields import (
 )
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.errors import ConfigError, CorruptFile
+
+T = TypeVar("T")
 
 FORMAT = 3
 
@@ -70,6 +73,7 @@ class State:
         self.identity = _read_identity(path, mapped)
         self._commit = PagePair(mapped, _COMMIT, PAGE_BYTES)
         self._close = PagePair(mapped, _CLOSE, PAGE_BYTES)
+        self._parsed: dict[int, tuple[Page, Any]] = {}  # by the place of its pages
         self._mirror = path.with_name(progress_mirror.FILE_NAME)
 
     @classmethod
@@ -141,14 +145,11 @@ class State:
         Raises:
             CorruptFile: pages were written, and none is whole or the newest is no commit page.
         """
-        page = self._commit.read()
-        if page is None:
-            self._require_unwritten(self._commit, _COMMIT)
-            return NO_COMMIT
-        try:
+
+        def parse(page: Page) -> Commit:
             return Commit.from_json(json.loads(page.payload), applied=page.marked)
-        except MISSHAPEN as error:
-            raise CorruptFile(self.path, _COMMIT, f"this is no commit page: {error!r}") from error
+
+        return self._newest(self._commit, _COMMIT, "commit", parse) or NO_COMMIT
 
     @property
     def commits(self) -> int:
@@ -179,14 +180,11 @@ class State:
         Raises:
             CorruptFile: pages were written, and none is whole or the newest is no close page.
         """
-        page = self._close.read()
-        if page is None:
-            self._require_unwritten(self._close, _CLOSE)
-            return None
-        try:
+
+        def parse(page: Page) -> Close:
             return Close.from_json(json.loads(page.payload))
-        except MISSHAPEN as error:
-            raise CorruptFile(self.path, _CLOSE, f"this is no close page: {error!r}") from error
+
+        return self._newest(self._close, _CLOSE, "close", parse)
 
     def write_close(self, close: Close) -> None:
         """Writes a close page: slots up to its floor take no more rows."""
@@ -222,9 +220,24 @@ class State:
         """
         progress_mirror.write(self._mirror, mirror, self._fs)
 
-    def _require_unwritten(self, pages: PagePair, at: int) -> None:
-        if pages.written():
-            raise CorruptFile(self.path, at, "neither of two alternating pages is whole")
+    def _newest(self, pages: PagePair, at: int, kind: str, parse: Callable[[Page], T]) -> T | None:
+        """The content of the newest page; None before the first. A page is parsed once: dequeue
+        reads both kinds at each closing.
+        """
+        page = pages.read()
+        if page is None:
+            if pages.written():
+                raise CorruptFile(self.path, at, "neither of two alternating pages is whole")
+            return None
+        known, content = self._parsed.get(at, (None, None))
+        if page != known:
+            try:
+                content = parse(page)
+            except MISSHAPEN as error:
+                detail = f"this is no {kind} page: {error!r}"
+                raise CorruptFile(self.path, at, detail) from error
+            self._parsed[at] = page, content
+        return content
 
     # ---- live fields -----------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ Publishing therefore joins bytes and decodes nothing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
@@ -268,11 +269,17 @@ def _picked(
     rows_of: Rows, from_array: Callable[[Any], Any], from_column: Callable[[Any], Any]
 ) -> Rows:
     """The same fields with some rows of every column. The lists that columns index stay as is."""
-    columns = {}
-    for field in fields(rows_of):
-        value = getattr(rows_of, field.name)
+    columns = []
+    for field in _fields(type(rows_of)):
+        value = getattr(rows_of, field)
         if isinstance(value, np.ndarray):
-            columns[field.name] = from_array(value)
+            value = from_array(value)
         elif isinstance(value, pa.Array):
-            columns[field.name] = from_column(value)
-    return replace(rows_of, **columns)
+            value = from_column(value)
+        columns.append(value)
+    return type(rows_of)(*columns)
+
+
+@functools.cache
+def _fields(kind: type[Rows]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))

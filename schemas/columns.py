@@ -33,7 +33,9 @@ _pa: Any = pa
 _pc: Any = pyarrow.compute
 
 _NO_BYTES = np.zeros(0, np.uint8)
-_TAKE = _pc.get_function("array_take")  # without the detours of Array.take: half its time if small
+# Without the detours of Array.take and Array.cast: half their time if there are few rows.
+_TAKE, _CAST = _pc.get_function("array_take"), _pc.get_function("cast")
+_TO_TEXT, _BINARY = _pc.CastOptions(pa.large_string()), pa.large_binary()
 
 
 def constants(values: Sequence[bytes]) -> Column:
@@ -152,7 +154,8 @@ def scatter(column: Column, rows: Int64, count: int) -> Column:
 
 def decimals(numbers: Int64 | Int32) -> Column:
     """Numbers in decimal."""
-    return large_binary(_pc.cast(_pa.array(numbers), pa.large_string()))
+    column: Column = _CAST.call([_pa.array(numbers)], _TO_TEXT).view(_BINARY)
+    return column
 
 
 _CODED_AT_ONCE = 1_024

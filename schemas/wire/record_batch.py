@@ -73,12 +73,13 @@ def split_records(
         bytes_max: the largest batch of each, header included. A record that is too large even alone
             gets a larger batch of its own: see `bytes_alone`.
     """
-    bounds = np.array([0, *ends], np.int64)
-    first, end = bounds[:-1], bounds[1:]
+    cuts = bounds = np.array([0, *ends], np.int64)
     row = np.arange(len(records), dtype=np.int64)
-    sizes = records.sizes(row - np.repeat(first, end - first))
-    cuts = _cuts(sizes, first, end, np.array(bytes_max, np.int64) - HEADER_BYTES)
-    counts = np.diff(cuts)
+    if records.bytes_at_most > min(bytes_max, default=0) - HEADER_BYTES:
+        first, end = bounds[:-1], bounds[1:]
+        sizes = records.sizes(row - np.repeat(first, end - first))
+        cuts = _cuts(sizes, first, end, np.array(bytes_max, np.int64) - HEADER_BYTES)
+    counts = cuts[1:] - cuts[:-1]
     encoded = records.encode(row - np.repeat(cuts[:-1], counts))
     octets = memoryview(data(encoded).data).toreadonly()
     batches = [

@@ -43,6 +43,7 @@ from duewheel.schemas.wire.varint import varint, varints
 _pc: Any = pyarrow.compute
 
 _ATTRIBUTES_AND_TIMESTAMP_DELTA = constant(b"\0\0")
+_LENGTH_AND_DELTA_BYTES_MAX = 2 * len(varint(2**31 - 1))
 
 
 def framed(column: Column) -> tuple[Column, Column]:
@@ -175,6 +176,11 @@ class Records:
 
     def __len__(self) -> int:
         return len(self._body_bytes)
+
+    @property
+    def bytes_at_most(self) -> int:
+        """Bytes of all records, whatever their offset deltas."""
+        return int(self._body_bytes.sum()) + _LENGTH_AND_DELTA_BYTES_MAX * len(self)
 
     def sizes(self, offset_deltas: Int64) -> Int64:
         """Bytes of each record with these offset deltas. Never smaller with a larger delta."""

@@ -90,10 +90,10 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
     origin_offset = prefix["origin_offset"].astype(np.int64)
     public_sources = [(public_name(topic), number) for topic, number in sources]
     first_source = source_names(public_sources, source, origin_offset)
-    # A retired topic: in its successor the offset of the first copy would name another record.
-    lost = np.array([a != b for a, b in zip(public_sources, sources, strict=True)], np.bool_)[
-        source
-    ]
+    if public_sources != sources:
+        # A retired topic: in its successor the offset of the first copy would name another record.
+        lost = [a != b for a, b in zip(public_sources, sources, strict=True)]
+        origin_offset = np.where(np.array(lost, np.bool_)[source], NO_ORIGIN, origin_offset)
     target, targets = coded(messages.target)
     rolled = chunk.rolled
     deliveries = Deliveries(
@@ -104,7 +104,7 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
         due_ms=prefix["due_ms"].astype(np.int64),
         source_partitions=public_sources,
         source_partition=source,
-        origin_offset=np.where(lost, NO_ORIGIN, origin_offset),
+        origin_offset=origin_offset,
         source=first_source,
         timer_id=choose(prefix["id_size"] == 0, first_source, messages.timer_id),
         key_value=messages.key_value,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import add
 
 import numpy as np
 
@@ -37,11 +38,10 @@ class Histogram:
 
     def with_values(self, values: Int64) -> Histogram:
         """Adds values; negative ones, after a clock's step, count as 0."""
-        values = np.clip(values, 0, _MOST)
-        added = np.bincount(
-            np.searchsorted(self.bounds, values, "left"), minlength=len(self.counts)
-        )
-        counts = tuple((added + self.counts).tolist())
+        values = np.minimum(np.maximum(values, 0), _MOST)  # np.clip takes five times as long
+        place = np.array(self.bounds).searchsorted(values)
+        added = np.bincount(place, minlength=len(self.counts)).tolist()
+        counts = tuple(map(add, self.counts, added))
         return Histogram(self.bounds, counts, self.total + int(values.sum()))
 
 

@@ -117,7 +117,7 @@ class Encoder:
         bound = deliveries.dead_letter | deliveries.is_copy | deliveries.answer
         # A copy has more headers: the timer topic may refuse it, and the row become a dead letter.
         bound |= lengths(deliveries.key_value) + lengths(deliveries.headers) > _PARKED_BYTES_MAX
-        own = [deliveries.targets[index] for index in np.unique(deliveries.target[bound]).tolist()]
+        own = [deliveries.targets[index] for index in {*deliveries.target[bound].tolist()}]
         sources = [topic for topic, _ in deliveries.source_partitions]
         receipts = [] if self._receipts.topic is None else [self._receipts.topic]
         return {self._dead_letter_topic, *own, *sources, *receipts}

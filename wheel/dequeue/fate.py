@@ -104,21 +104,20 @@ def decide(
     reason[closed & deliveries.answer] = Reason.TARGET_UNAVAILABLE
     waits = (waits | closed) & (reason == Reason.NONE)
     later &= reason == Reason.NONE
-    # The later of the two: otherwise this row could overtake an earlier one of its key.
-    retry_ms = np.where(waits, now_ms + requeue.waits_ms(deliveries, wait_ms), ANY_TIME)
-    not_before_ms = np.maximum(retry_ms, np.where(later, deliveries.not_before_ms, ANY_TIME))
-    back = waits | later
+    back, not_before_ms = waits | later, deliveries.not_before_ms
+    fate = np.full(len(deliveries), Fate.DELIVER, np.int32)
     if back.any():
+        # The later of the two: otherwise this row could overtake an earlier one of its key.
+        retry_ms = np.where(waits, now_ms + requeue.waits_ms(deliveries, wait_ms), ANY_TIME)
+        not_before_ms = np.maximum(retry_ms, np.where(later, not_before_ms, ANY_TIME))
         copies = requeue.waiting_copies(deliveries, back, not_before_ms, waits)
         no_copy = back & (why_not(copies, fetch(_timer_topics(deliveries)), []) != Reason.NONE)
         reason[no_copy & waits] = Reason.TARGET_UNAVAILABLE
         back &= ~no_copy
-    fate = np.select(
-        [deliveries.dead_letter | (reason != Reason.NONE), back & waits, back],
-        [Fate.DEAD_LETTER, Fate.PARK, Fate.POSTPONE],
-        Fate.DELIVER,
-    ).astype(np.int32)
-    letters = fate == Fate.DEAD_LETTER
+        fate[back] = Fate.POSTPONE
+        fate[back & waits] = Fate.PARK
+    letters = deliveries.dead_letter | (reason != Reason.NONE)
+    fate[letters] = Fate.DEAD_LETTER
     if letters.any() and not fetch([dead_letter_topic])[dead_letter_topic].takes_letters:
         targets = fetch(_timer_topics(deliveries))
         exists = [not targets[topic].refusal for topic, _ in deliveries.source_partitions]

@@ -175,7 +175,7 @@ class Loop:
         match self.phase:
             case Phase.RECOVERING | Phase.PAUSED:
                 self._directory.require_decided()
-                self._commit_when_stale(self._commits.committed)
+                self._commit_when_stale(lambda: self._commits.committed)
                 return False
             case Phase.CLOSING:
                 self._collect()
@@ -318,7 +318,7 @@ class Loop:
         """Ends a delivered or empty range; returns whether more work is left."""
         self.position = self.position.after(self._chunks.end, None)
         replied = self._reply()
-        self._commit_when_stale(self._progress(self.position))
+        self._commit_when_stale(lambda: self._progress(self.position))
         if self.position.at_floor:
             return replied
         self._begin_range({}, self._present_ms())
@@ -372,7 +372,7 @@ class Loop:
         )
         return replace(self._commits.progress_of(reached), charged_ms=self._chunks.charged_ms)
 
-    def _commit_when_stale(self, progress: Progress) -> None:
+    def _commit_when_stale(self, make: Callable[[], Progress]) -> None:
         """Commits progress periodically while idle. Held copies move in these commits, without
         pause between them: they would otherwise move at one batch per interval.
         """
@@ -382,6 +382,7 @@ class Loop:
         if self._publisher.aside.moved:
             interval_ms = 0
         if self._commits.is_stale(interval_ms):
+            progress = make()
             moves = Prepared(Deliveries.none()) if progress.held else None
             self._commits.commit(moves, progress, 0)
 

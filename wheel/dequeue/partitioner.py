@@ -42,6 +42,8 @@ def used_topics(deliveries: Deliveries) -> list[str]:
     """The topics that at least one row goes to, those of each timer topic in turn: few names may be
     looked up at a time, and one producer's would displace those of others.
     """
+    if len(deliveries.targets) == 1 and len(deliveries):
+        return deliveries.targets
     _, of_partition = topic_numbers(deliveries.source_partitions)
     count, source = len(deliveries.targets), of_partition[deliveries.source_partition]
     source, target = divmod(np.unique(source * count + deliveries.target), max(1, count))

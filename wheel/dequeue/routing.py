@@ -79,6 +79,8 @@ def route(
     fates = decide(
         deliveries, fetch, refused, dead_letter_topic, now_ms, wait_ms, without_receipt, paused
     )
+    if not fates.fate.any():
+        return Routed(deliveries, Aside(), used_targets)
     back = fates.are(Fate.PARK, Fate.POSTPONE)
     if back.any():
         parked = fates.are(Fate.PARK)
@@ -99,8 +101,6 @@ def route(
 
 
 def _aside(fates: Fates, deliveries: Deliveries) -> Aside:
-    if not fates.fate.any():
-        return Aside()
     dead_lettered = fates.are(Fate.DEAD_LETTER) & (fates.reason != Reason.NONE)
     of_reason = np.bincount(fates.reason[dead_lettered], minlength=len(Reason)).tolist()
     counts = {reason.code: of_reason[reason] for reason in Reason}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import structlog
@@ -17,6 +18,8 @@ from duewheel.wheel.dequeue.lateness import LatenessStatistics
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
 from duewheel.wheel.policies.policy import counts_by_policy
+
+K = TypeVar("K")
 
 REJECTED, WAITED = "rejected", "waited"
 _LOG_MS = 60_000
@@ -101,8 +104,8 @@ class Statistics:
         if deliveries is None or not len(deliveries) or deliveries.answer.all():
             return counted  # replies have a transaction of their own
         at_target = np.ones(len(deliveries), np.bool_)
-        elsewhere = (aside.parked, aside.postponed, aside.letters, aside.dead_lettered)
-        at_target[np.concatenate(elsewhere)] = False
+        for elsewhere in (aside.parked, aside.postponed, aside.letters, aside.dead_lettered):
+            at_target[elsewhere] = False
         dead, rolled = at_target & deliveries.dead_letter, at_target & deliveries.is_copy
         waited = int((dead & (deliveries.retries > 0)).sum())
         counts = {**aside.reasons, REJECTED: int(dead.sum()) - waited, WAITED: waited}
@@ -111,7 +114,7 @@ class Statistics:
             counted,
             delivered=self.delivered + int(delivered.sum()),
             delivered_by_level=_with_levels(self.delivered_by_level, deliveries.level[delivered]),
-            dead_letters=Counter(self.dead_letters) + Counter(counts),
+            dead_letters=_added(self.dead_letters, counts),
             letters_kept=self.letters_kept + len(aside.letters),
             rolled=_with(self.rolled, deliveries, np.flatnonzero(rolled)),
             parked=_with(self.parked, deliveries, aside.parked),
@@ -154,8 +157,12 @@ def _with_policies(
 def _with_levels(counts: Mapping[int, int], levels: Int32) -> Mapping[int, int]:
     """Returns counts by level, with these rows added."""
     rows = np.bincount(levels).tolist()
-    found = {level: count for level, count in enumerate(rows) if count and level != NO_LEVEL}
-    return Counter(counts) + Counter(found) if found else counts
+    return _added(counts, {n: count for n, count in enumerate(rows) if n != NO_LEVEL})
+
+
+def _added(counts: Mapping[K, int], more: Mapping[K, int]) -> Mapping[K, int]:
+    """Returns the sums; mostly there is nothing to add, and this is once for each transaction."""
+    return Counter(counts) + Counter(more) if any(more.values()) else counts
 
 
 class CountsLog:
