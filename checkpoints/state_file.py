@@ -198,7 +198,9 @@ class State:
         """Writes a close page whose floor may be lower, or whose range may overlap the last one:
         in a recovery, in a standby, after an accepted loss.
         """
-        self._close.write(json.dumps(close.to_json(), separators=(",", ":")).encode())
+        payload = json.dumps(close.to_json(), separators=(",", ":")).encode()
+        page = Page(self._close.write(payload), payload, marked=False)
+        self._parsed[_CLOSE] = page, close
 
     def mirror(self) -> Mirror | None:
         """The mirror of the newest progress; None before the first.

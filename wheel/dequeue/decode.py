@@ -95,7 +95,7 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
         lost = [a != b for a, b in zip(public_sources, sources, strict=True)]
         origin_offset = np.where(np.array(lost, np.bool_)[source], NO_ORIGIN, origin_offset)
     target, targets = coded(messages.target)
-    rolled = chunk.rolled
+    rolled, without_id = chunk.rolled, prefix["id_size"] == 0
     deliveries = Deliveries(
         targets=[(name or b"").decode() for name in targets.to_pylist()],
         target=target.astype(np.int32),
@@ -106,7 +106,9 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
         source_partition=source,
         origin_offset=origin_offset,
         source=first_source,
-        timer_id=choose(prefix["id_size"] == 0, first_source, messages.timer_id),
+        timer_id=choose(without_id, first_source, messages.timer_id)
+        if not without_id.all()
+        else first_source,
         key_value=messages.key_value,
         headers=messages.headers,
         header_count=prefix["header_count"].astype(np.int32),

@@ -382,6 +382,8 @@ def _run(
 
 def _delivered(slots: _Range, decoded: DecodedChunk) -> Bool:
     """Selects rows of a slot that was half delivered at the start, below D of their partition."""
+    if not slots.below:
+        return np.zeros(len(decoded.offset), np.bool_)
     d = np.array([slots.below.get(p, 0) for p in decoded.sources], np.int64)[decoded.source]
     return is_out(decoded.chunk.slot, decoded.offset, slots.half_slot - 1, d)
 

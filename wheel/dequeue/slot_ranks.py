@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.arrays import Bool, Int64, bounds_of
 
 
 class RankCounter:
@@ -29,20 +29,20 @@ class RankCounter:
         from chunk to chunk; `topic` is an index in `topics`. Rows that are not `counted` are out,
         and counted in `out`.
         """
-        run = np.cumsum(np.diff(slot, prepend=slot[0]) != 0)
+        run = bounds_of(slot[1:] != slot[:-1])
         group = run * len(topics) + topic
         order = np.argsort(group, kind="stable")
         is_counted, group = counted[order], group[order]
         before: Int64 = np.cumsum(is_counted) - is_counted
-        firsts = np.flatnonzero(np.diff(group, prepend=-1))
+        cuts = np.flatnonzero(group[1:] != group[:-1]) + 1
+        firsts, ends = np.append(0, cuts), np.append(cuts, len(slot))
         names = [topics[index] for index in topic[order[firsts]].tolist()]
         places = list(zip(names, slot[order[firsts]].tolist(), strict=True))
         base = np.array([self._base(*place) for place in places], np.int64)
-        in_order = before + np.repeat(base - before[firsts], np.diff(firsts, append=len(slot)))
+        in_order = before + np.repeat(base - before[firsts], ends - firsts)
         rank = np.empty(len(slot), np.int64)
         rank[order] = in_order
-        lasts = np.append(firsts[1:], len(slot)) - 1
-        reached = (in_order[lasts] + is_counted[lasts]).tolist()
+        reached = (in_order[ends - 1] + is_counted[ends - 1]).tolist()
         if self._slot != slot[-1]:
             self._slot, self._counted = int(slot[-1]), {}
         self._counted |= {
