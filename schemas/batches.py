@@ -11,7 +11,6 @@ Publishing therefore joins bytes and decodes nothing.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
@@ -270,7 +269,7 @@ def _picked(
 ) -> Rows:
     """The same fields with some rows of every column. The lists that columns index stay as is."""
     columns = []
-    for field in _fields(type(rows_of)):
+    for field in rows_of.__slots__:
         value = getattr(rows_of, field)
         if isinstance(value, np.ndarray):
             value = from_array(value)
@@ -278,8 +277,3 @@ def _picked(
             value = from_column(value)
         columns.append(value)
     return type(rows_of)(*columns)
-
-
-@functools.cache
-def _fields(kind: type[Rows]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))

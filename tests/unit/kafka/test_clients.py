@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import selectors
+import socket
 import threading
+from contextlib import closing, suppress
 
 import pytest
 from kafka.errors import KafkaError
@@ -13,7 +16,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from duewheel.errors import ConfigError, Unacknowledged
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.connect.network_client import NetworkClient
+from duewheel.kafka.connect.network_client import NetworkClient, loop_of
 from duewheel.kafka.connect.token_provider import tokens_of
 
 
@@ -108,3 +111,26 @@ def test_a_client_that_is_closed_right_after_its_last_answer_logs_nothing(
     client.close()
     assert [each.getMessage() for each in caplog.records if each.levelno > logging.INFO] == []
     assert cluster._refresh_loop_future.succeeded(), "it has ended"  # noqa: SLF001
+
+
+def test_a_socket_that_is_closed_during_its_wait_leaves_its_number_to_the_next() -> None:
+    with closing(NetworkClient()) as client:
+        net = loop_of(client)
+        for _ in range(2):
+            one, other = socket.socketpair()
+            net.register_event(one, selectors.EVENT_READ, lambda: None)
+            one.close()
+            other.close()
+            net.unregister_event(one, selectors.EVENT_READ)
+
+
+def test_a_full_socket_is_waited_for_and_no_other() -> None:
+    one, other = socket.socketpair()
+    with closing(NetworkClient()) as client, one, other:
+        net = loop_of(client)
+        one.setblocking(False)
+        assert [*net.wait_write(one).__await__()] == []
+        with suppress(BlockingIOError):
+            while True:
+                one.send(bytes(1 << 16))
+        assert [*net.wait_write(one).__await__()] != []

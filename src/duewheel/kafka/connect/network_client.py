@@ -3,7 +3,8 @@
 All use of its private parts is here:
 
     client      `_manager` has the connections and the metadata, `_net` the loop that runs them
-    loop        `_io_thread`, which only an admin client and a producer start
+    loop        `_io_thread`, which only an admin client and a producer start; its setting
+                `selector`; `wait_write`, which a connection awaits before each send
     manager     `_build_transport` opens a connection
     connection  `_sock_recv` reads its socket once; returns the bytes, and an error or its end
     metadata    `_topics`, the names in its next request
