@@ -1,8 +1,8 @@
 """Dequeue's copy of its progress in Kafka, a file of its own, written after each commit.
 
-The file has two pages, its halves. A write goes to the one that is not the newest whole one, so a
-kill, a full disk or a reader meanwhile finds that. Only a first record, or one that is larger than
-a page, makes a new file: a rename takes milliseconds. Little-endian:
+The file has two pages, its halves. A write goes to the one that is not the newest whole one, so it
+spoils that for no kill and no reader. Only a first record, or one larger than a page, makes a new
+file: a rename takes milliseconds. Little-endian:
 
      0  u4  crc          CRC-32 of the rest, the record included
      4  u8  sequence     rises by one with every write; its lowest bit is the page

@@ -145,11 +145,10 @@ class State:
         Raises:
             CorruptFile: pages were written, and none is whole or the newest is no commit page.
         """
-
-        def parse(page: Page) -> Commit:
-            return Commit.from_json(json.loads(page.payload), applied=page.marked)
-
-        return self._newest(self._commit, _COMMIT, "commit", parse) or NO_COMMIT
+        found = self._newest(
+            self._commit, _COMMIT, lambda raw, page: Commit.from_json(raw, applied=page.marked)
+        )
+        return found or NO_COMMIT
 
     @property
     def commits(self) -> int:
@@ -180,11 +179,7 @@ class State:
         Raises:
             CorruptFile: pages were written, and none is whole or the newest is no close page.
         """
-
-        def parse(page: Page) -> Close:
-            return Close.from_json(json.loads(page.payload))
-
-        return self._newest(self._close, _CLOSE, "close", parse)
+        return self._newest(self._close, _CLOSE, lambda raw, _: Close.from_json(raw))
 
     def write_close(self, close: Close) -> None:
         """Writes a close page: slots up to its floor take no more rows."""
@@ -222,7 +217,7 @@ class State:
         """
         progress_mirror.write(self._mirror, mirror, self._fs)
 
-    def _newest(self, pages: PagePair, at: int, kind: str, parse: Callable[[Page], T]) -> T | None:
+    def _newest(self, pages: PagePair, at: int, parse: Callable[[Any, Page], T]) -> T | None:
         """The content of the newest page; None before the first. A page is parsed once: dequeue
         reads both kinds at each closing.
         """
@@ -234,10 +229,9 @@ class State:
         known, content = self._parsed.get(at, (None, None))
         if page != known:
             try:
-                content = parse(page)
+                content = parse(json.loads(page.payload), page)
             except MISSHAPEN as error:
-                detail = f"this is no {kind} page: {error!r}"
-                raise CorruptFile(self.path, at, detail) from error
+                raise CorruptFile(self.path, at, f"this is no such page: {error!r}") from error
             self._parsed[at] = page, content
         return content
 

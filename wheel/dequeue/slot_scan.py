@@ -121,7 +121,7 @@ class SlotScan:
                 return None
         span = self._span
         view = self._directory.log.view(span.hour, span.log_end)
-        slot, position = span.places(records_max)
+        slot, position = span.slots_and_positions(records_max)
         # For whole records, take is ten times as fast as indexing.
         records = view.take(position // RECORD_BYTES)
         self._require_own(span, slot, position, records)
@@ -190,7 +190,7 @@ class _Span:
     def exhausted(self) -> bool:
         return self._next == int(self._ends[-1])
 
-    def places(self, records_max: int) -> tuple[Int64, Int64]:
+    def slots_and_positions(self, records_max: int) -> tuple[Int64, Int64]:
         """Returns slot and log position of each of the next rows."""
         rows = np.arange(self._next, min(self._next + records_max, int(self._ends[-1])))
         run = self._ends.searchsorted(rows, "right")

@@ -18,7 +18,7 @@ import contextlib
 import select
 import selectors
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import kafka
@@ -48,11 +48,8 @@ class _Events(selectors.DefaultSelector):
         return super().get_key(fileobj if number < 0 else number)  # a closed one has none
 
 
-class _Now:
+async def _now() -> None:
     """Is awaited without a wait."""
-
-    def __await__(self) -> Iterator[None]:
-        return iter(())
 
 
 class _Selector(NetworkSelector):  # type: ignore[misc]  # kafka-python has no types
@@ -66,7 +63,7 @@ class _Selector(NetworkSelector):  # type: ignore[misc]  # kafka-python has no t
         """Waits until the socket takes bytes; mostly it does so now, without a turn of the loop."""
         writable = select.poll()
         writable.register(fileobj, select.POLLOUT)
-        return _Now() if writable.poll(0) else super().wait_write(fileobj, timeout_at)
+        return _now() if writable.poll(0) else super().wait_write(fileobj, timeout_at)
 
     def poll(self, timeout_ms: float | None = None, future: Any = None) -> None:
         with self.polled:

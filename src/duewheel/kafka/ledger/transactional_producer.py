@@ -146,8 +146,8 @@ class TransactionalProducer:
         if producer is not None and not internals.stop(producer, stop_s):
             log.warning("old sender is still ending", transactional_id=self.transactional_id)
 
-    def _require_begun(self, producer: KafkaProducer, patience: Deadline) -> None:
-        if patience.remaining_s() or internals.has_begun(producer):
+    def _require_begun(self, producer: KafkaProducer, unended: Deadline) -> None:
+        if unended.remaining_s() or internals.has_begun(producer):
             return
         if self._is_ending():
             text = f"Kafka does not end the transaction of {self.transactional_id!r} before"
