@@ -91,13 +91,18 @@ class ProcessReader:
         return self._reader
 
 
-_process_reader = ProcessReader()
+_process_reader, _process_news = ProcessReader(), ProcessReader()
 _cut_batches = CutBatches()
 
 
 def reader_of(settings: TaskSettings) -> LogReader:
     """This process's reader, as `ProcessReader.of`. The planning process uses it, too."""
     return _process_reader.of(settings)
+
+
+def news_of(settings: TaskSettings) -> LogReader:
+    """The planning process's reader for `await_news` alone, with connections of its own."""
+    return _process_news.of(settings)
 
 
 @functools.lru_cache(maxsize=1)

@@ -50,6 +50,10 @@ _FORMAT = "duewheel"
 _OPTIONS, _TASKS = "options_secret", "tasks"
 _QUIET_S = 0.5  # how long one call of `latestOffset` waits for rows; a stop waits for it
 _LEFT_OUT_S = 60.0
+_LOOK_S = 1.0  # between two reads of quiet logs' ends, which also show added partitions
+# Of `poll_ms`: so long after a first record its batch is planned. Those that are written with it
+# would else wait for the next one.
+_TOGETHER = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,8 @@ class SourceOptions:
     # Whether to read the partitions of `starting_offsets` only, as a shard with a share of the
     # partitions does. Otherwise all partitions are read, also those added later.
     only: bool = False
-    # Between two reads of the logs' ends, while there is nothing to read; 0: one read for each call
-    # of Spark's.
+    # Between two reads of the logs' ends, while there is nothing to read and the brokers do not say
+    # when there is; 0: one read for each call of Spark's.
     poll_ms: int = 0
     # Messages per second of the topics that have a quota
     quotas: Mapping[str, int] = field(default_factory=dict)
@@ -125,6 +129,7 @@ class TimerReader(DataSourceStreamReader):
         self._early_ends = EarlyEnds(Path(options.folder))
         # In the planning process: from its last `latestOffset`, and since its first one.
         self._log_ends: Offsets = {}
+        self._quiet: tuple[Marks, float] = {}, 0.0  # where nothing followed, when last looked at
         self._left_out_until_s: dict[TopicPartition, float] = {}
         self._quotas: TopicQuotas | None = None
 
@@ -144,13 +149,32 @@ class TimerReader(DataSourceStreamReader):
                 {p: planned[p] - end for p, end in early.items()}, self._early_ends.added_messages
             )
         self._leave_out(self._early_ends.waiting)
-        ends, give_up_s = self._ends_after(before), time.monotonic() + _QUIET_S
+        ends, now_s = before, time.monotonic()
+        give_up_s, (quiet_at, looked_s) = now_s + _QUIET_S, self._quiet
+        can_wait = 0 < poll_s < _QUIET_S
+        must_look = not can_wait or before != quiet_at or now_s - looked_s >= _LOOK_S
         # Each call costs the JVM and this process several times as much as a read of the logs'
-        # ends.
-        while poll_s and ends == before and time.monotonic() + poll_s < give_up_s:
-            time.sleep(poll_s)
-            ends = self._ends_after(before)
+        # ends, and that as much as a wait for the brokers' word.
+        while True:
+            if must_look:
+                ends, looked_s = self._ends_after(before), time.monotonic()
+            left_s = give_up_s - time.monotonic()
+            if not can_wait or ends != before or left_s <= poll_s:
+                break
+            must_look = self._is_news(left_s)
+        self._quiet = ends if ends == before else {}, looked_s
         return start if ends == planned and not early else offsets_after(start, ends, early)
+
+    def _is_news(self, wait_s: float) -> bool:
+        """Waits so long at most; returns whether there may be something to read."""
+        poll_s = self._options.poll_ms / 1000
+        if self._options.quotas or not self._log_ends:  # a quota is time's to fill up
+            time.sleep(poll_s)
+            return True
+        if not self._news.await_news(self._log_ends, wait_s):
+            return False
+        time.sleep(poll_s * _TOGETHER)
+        return True
 
     def _leave_out(self, waiting: Collection[TopicPartition]) -> None:
         """Leaves these partitions out, but for one batch a minute: each batch would read their
@@ -217,6 +241,12 @@ class TimerReader(DataSourceStreamReader):
         from duewheel.streaming.read_task import reader_of
 
         return reader_of(self._options.task)
+
+    @property
+    def _news(self) -> LogReader:
+        from duewheel.streaming.read_task import news_of
+
+        return news_of(self._options.task)
 
     def _next_offsets(
         self, partitions: Collection[TopicPartition], before: Marks, *, missing_ok: bool = False

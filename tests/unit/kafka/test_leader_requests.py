@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kafka import errors
 from kafka.cluster import ClusterMetadata
+from kafka.future import Future
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from tests.harness.record_batches import batch, plain
 
@@ -83,6 +84,48 @@ def test_what_is_behind_a_range_is_not_looked_at() -> None:
         found = asyncio.run(fetch)[PARTITION]
         assert isinstance(found, Fetched)
         assert found.end == end
+
+
+def waited(*answers: Any) -> bool:
+    """Whether a wait brings news, of a leader for each answer: None if it has none yet."""
+
+    def send(_: Any, node: int) -> Future:
+        answer, sent = answers[node], Future()
+        if isinstance(answer, Exception):
+            return sent.failure(answer)
+        return sent if answer is None else sent.success(answer)
+
+    cluster = SimpleNamespace(
+        leader_for_partition=lambda partition: partition.partition, broker_metadata=lambda _: True
+    )
+    client = SimpleNamespace(cluster=cluster, _manager=SimpleNamespace(send=send))
+    positions = {("timers", number): 7 for number in range(len(answers))}
+    return asyncio.run(LeaderRequests(client).await_news(positions, True, 500))
+
+
+def news(records: bytes | None, error_code: int = 0) -> Any:
+    answer = SimpleNamespace(error_code=error_code, records=records)
+    return SimpleNamespace(responses=[SimpleNamespace(topic="timers", partitions=[answer])])
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_news"),
+    [
+        ((None, news(b"x"), None), True),
+        ((None, news(b"")), False),
+        ((news(None),), False),
+        ((news(b"", error_code=6), None), True),
+        ((None, errors.KafkaConnectionError("gone")), True),
+    ],
+    ids=["records", "none", "null", "error", "connection"],
+)
+def test_the_first_leader_that_answers_ends_a_wait(answers: list[Any], *, is_news: bool) -> None:
+    assert waited(*answers) is is_news
+
+
+def test_a_partition_without_a_leader_is_not_waited_for() -> None:
+    assert asyncio.run(requests(-1).await_news({PARTITION: 0}, True, 500))
+    assert asyncio.run(requests(None).await_news({PARTITION: 0}, True, 500))
 
 
 def test_topics_that_are_left_out_are_asked_for_no_more() -> None:

@@ -36,11 +36,15 @@ class Brokers:
     Attributes:
         starts, ends: of the logs in the metadata.
         grows_to: the ends behind as many looks at them as the list has entries.
+        looks: how often the logs' ends were read.
+        waits: from where the source has waited for their word.
     """
 
     starts: Offsets
     ends: Offsets
     grows_to: list[Offsets] = field(default_factory=list)
+    looks: int = 0
+    waits: list[Offsets] = field(default_factory=list)
 
     def partitions(self) -> list[TopicPartition]:
         return list(self.ends)
@@ -48,10 +52,18 @@ class Brokers:
     def offsets(
         self, partitions: Iterable[TopicPartition], time: int, *, missing_ok: bool = False
     ) -> Offsets:
+        self.looks += time == LATEST
         if time == LATEST and self.grows_to:
             self.ends = self.grows_to.pop(0)
         known = self.starts if time == EARLIEST else self.ends
         return {p: known[p] for p in partitions if p in known or not missing_ok}
+
+    def await_news(self, positions: Offsets, wait_s: float) -> bool:
+        self.waits.append(dict(positions))
+        if self.grows_to:
+            return True
+        time.sleep(wait_s)
+        return False
 
 
 class Source(TimerReader):
@@ -71,6 +83,10 @@ class Source(TimerReader):
 
     @property
     def _kafka(self) -> Any:
+        return self.brokers
+
+    @property
+    def _news(self) -> Any:
         return self.brokers
 
     def next_end(self, start: Offsets) -> Offsets:
@@ -135,11 +151,40 @@ def test_a_quiet_log_is_looked_at_again_before_spark_is_told() -> None:
     assert brokers.grows_to == [{A: 7}]
 
 
-@pytest.mark.parametrize(("poll_ms", "looks"), [(0, 1), (200, 3), (600, 1)])
+def test_the_brokers_say_when_a_quiet_log_is_to_be_looked_at() -> None:
+    """A look ten times a second would be the most of an idle shard's processor time."""
+    brokers = Brokers({A: 0}, {A: 5})
+    source = Source({A: 5}, brokers, poll_ms=100)
+    assert source.next_end({A: 5}) == {A: 5}
+    brokers.ends = {A: 6}
+    assert source.next_end({A: 5}) == {A: 5}, "without their word nobody looks"
+    assert brokers.waits == [{A: 5}] * 2
+    time.sleep(1)
+    assert source.next_end({A: 5}) == {A: 6}, "but once a second"
+
+
+def test_a_backlog_is_no_quiet_log() -> None:
+    brokers = Brokers({A: 0}, {A: 250})
+    source = Source({A: 0}, brokers, poll_ms=100)
+    assert [source.next_end({A: at})[A] for at in (0, 100, 200)] == [100, 200, 250]
+    assert not brokers.waits
+
+
+@pytest.mark.parametrize(("poll_ms", "looks"), [(0, 2), (200, 1), (600, 2)])
 def test_a_log_that_stays_quiet_holds_no_call_for_long(poll_ms: int, looks: int) -> None:
-    brokers = Brokers({A: 0}, {A: 5}, [{A: 5}] * 9)
-    assert Source({A: 5}, brokers, poll_ms).next_end({A: 5}) == {A: 5}
-    assert 9 - len(brokers.grows_to) <= looks
+    brokers = Brokers({A: 0}, {A: 5})
+    source = Source({A: 5}, brokers, poll_ms)
+    assert source.next_end({A: 5}) == source.next_end({A: 5}) == {A: 5}
+    assert brokers.looks == looks
+
+
+def test_a_quota_fills_up_without_a_word_of_the_brokers(tmp_path: Path) -> None:
+    State.create(tmp_path, 50, 1_000).release()
+    brokers = Brokers({A: 0}, {A: 5})
+    source = Source({A: 5}, brokers, 200, quotas={"a": 1_000}, data_dir=str(tmp_path))
+    assert source.next_end({A: 5}) == {A: 5}
+    assert brokers.looks >= 2
+    assert not brokers.waits
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ Metadata, security, the sockets to leaders and the protocol stay kafka-python's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -217,6 +217,26 @@ class LogConnection:
         with self.within(self._begin()):
             found = self.offsets(self.partitions(), max(0, time_ms))
         return {partition: offset for partition, offset in found.items() if offset >= 0}
+
+    def await_news(self, positions: Mapping[TopicPartition, int], wait_s: float) -> bool:
+        """Whether there may be records from one of these positions on: waits for some, but for
+        `wait_s` at most; after an error there may be. The next call waits for the answers that this
+        one has left behind, so a reader that calls it is of no use for anything else.
+
+        Raises:
+            KafkaUnavailable, ConfigError: it cannot connect.
+        """
+        deadline = self._begin()
+        if self._add_topics(positions):
+            self._read_metadata(deadline)
+        requests, wait_ms = self._requests(deadline), round(wait_s * 1000)
+        try:
+            # Without a thread for its deadline, which costs as much again: kafka-python's own
+            # time-out is enough for what nobody relies on.
+            return bool(requests.run(requests.await_news, positions, self._committed, wait_ms))
+        except errors.KafkaError:
+            self.close()
+            return True
 
     def _ask_leaders(
         self,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kafka import TopicPartition as KafkaPartition
 from kafka import errors
+from kafka.future import Future
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 
 from duewheel.errors import DuewheelError
@@ -212,6 +213,35 @@ class LeaderRequests:
             fetched,
         )
 
+    async def await_news(
+        self, positions: Mapping[TopicPartition, int], committed: bool, wait_ms: int
+    ) -> bool:
+        """Whether there may be records from one of these positions on. Waits until a leader has
+        some, or fails, but for `wait_ms` at most. Requests to other leaders are left behind: on
+        this connection a leader answers nothing else before.
+        """
+        entries = {
+            (topic, number): _FetchPartition(
+                partition=number, fetch_offset=position, partition_max_bytes=1
+            )
+            for (topic, number), position in positions.items()
+        }
+        first = Future()
+
+        def answered(answer: Any) -> None:
+            if not first.is_done:
+                first.success(answer)
+
+        for node, partitions in self._by_leader(entries).items():
+            if node is None or not self._client.cluster.broker_metadata(node):
+                return True
+            request = _fetch_request(_by_topic(partitions, entries), 1, committed, wait_ms)
+            self._manager.send(request, node).add_both(answered)
+        answer = await first
+        return isinstance(answer, Exception) or any(
+            each.error_code or each.records for t in answer.responses for each in t.partitions
+        )
+
     async def _ask(
         self,
         entries: Mapping[TopicPartition, Any],
@@ -262,9 +292,11 @@ class LeaderRequests:
         return leaders
 
 
-def _fetch_request(topics: _ByTopic, bytes_max: int, committed: bool) -> FetchRequest:
+def _fetch_request(
+    topics: _ByTopic, bytes_max: int, committed: bool, wait_ms: int = _MAX_WAIT_MS
+) -> FetchRequest:
     return FetchRequest(
-        max_wait_ms=_MAX_WAIT_MS,
+        max_wait_ms=wait_ms,
         min_bytes=1,
         max_bytes=bytes_max,
         isolation_level=_READ_COMMITTED if committed else _READ_ALL,
