@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 _BEAT_MS = 500
 _BLOCKED_COMMIT_MS = 1_000  # between readings of the brokers' clock, while closing is blocked
-_EMPTY_MS = 200  # empty slots that are closed together while ingest commits nothing
+_EMPTY_MS = 400  # empty slots that are closed together while ingest commits nothing
 
 
 class Loop:
@@ -116,6 +116,7 @@ class Loop:
         )
         self._closed_at_commit: int | None = None  # `commits` at the last closing
         self._counts_log = CountsLog(clock)
+        self._had_work = True  # in the turn before
         self._is_paused = False
         self._beating = Interval(clock, _BEAT_MS)
         self._collecting = Interval(clock, config.collect_interval_ms)
@@ -179,10 +180,13 @@ class Loop:
                 return False
             case Phase.CLOSING:
                 self._collect()
-                self._close_slots()
-                return self._deliver_next()
+                waits = self._close_slots()
+                if waits and not self._had_work and not self._publisher.aside.moved:
+                    return False  # as the turn before: half of an idle shard's processor time
             case Phase.DELIVERING:
-                return self._deliver_next()
+                pass
+        self._had_work = self._deliver_next()
+        return self._had_work
 
     def _next_phase(self) -> Phase:
         """Returns the phase of this turn; only `_try_to_resume` leaves RECOVERING."""
@@ -228,8 +232,8 @@ class Loop:
             garbage_collection.collect(self._directory, committed, self._replies.first_segment)
             self._bounds.read(self.position.delivered_slot, committed.partitions)
 
-    def _close_slots(self) -> None:
-        """Runs 1. of the module's head."""
+    def _close_slots(self) -> bool:
+        """Runs 1. of the module's head; returns whether the next slots may wait for it."""
         if self._guard.must_read and self._commits.is_stale(_BLOCKED_COMMIT_MS):
             self._commits.commit(None, self._progress(self.position), 0)
             # It only reads the clock: the progress of the slots that are closed below, late already
@@ -238,12 +242,12 @@ class Loop:
         close, precision_ms = self.position.close, self._directory.config.precision_ms
         now_ms = self._guard.check(close.floor * precision_ms)
         if now_ms is None:
-            return
+            return False
         floor = closable_slot(now_ms, precision_ms)
         if floor <= close.floor:
-            return
+            return False
         if self._may_wait(floor):
-            return
+            return True
         with self._directory.locked() as commit:
             self._closed_at_commit = self._directory.state.commits
             close = Close(close.floor, close.marks, floor, {**close.marks, **commit.marks})
@@ -251,6 +255,7 @@ class Loop:
             self._replies.note_closing(commit)
         self._commits.add_topic_ids(commit.topic_ids)
         self._begin_range({}, now_ms)
+        return False
 
     def _may_wait(self, floor: int) -> bool:
         """Returns whether the slots up to `floor` may be closed later, with the next ones: they are

@@ -261,16 +261,16 @@ def test_the_progress_is_told_now_and_then_when_nothing_is_due(make_world: MakeW
 
 def test_empty_slots_are_closed_together(make_world: MakeWorld) -> None:
     world = make_world()
-    world.append(timer(0, 0, 40))
+    world.append(timer(0, 0, 60))
     world.at_slot(1)
-    world.at_slot(20)
-    assert world.floor == SLOT + 1
-    world.at_slot(21)
-    assert world.floor == SLOT + 21
-    world.at_slot(39)
-    assert (world.floor, world.sources()) == (SLOT + 21, [])
     world.at_slot(40)
-    assert (world.floor, world.sources()) == (SLOT + 40, ["timers-0@0"])
+    assert world.floor == SLOT + 1
+    world.at_slot(41)
+    assert world.floor == SLOT + 41
+    world.at_slot(59)
+    assert (world.floor, world.sources()) == (SLOT + 41, [])
+    world.at_slot(60)
+    assert (world.floor, world.sources()) == (SLOT + 60, ["timers-0@0"])
 
 
 def test_a_commit_is_closed_at_the_next_slot(make_world: MakeWorld) -> None:
