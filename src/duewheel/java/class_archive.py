@@ -20,6 +20,8 @@ from duewheel.java.find import Java
 
 # By default stdout would have a line for each class that no archive can have.
 _QUIET = "-Xlog:cds*=off"
+# By default a JVM moves an archive to an address of its own, which copies all of it: 120 MB.
+_AS_WRITTEN = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 
 
 def archive_name(program: str, java: Java, *of: object) -> str:
@@ -30,7 +32,7 @@ def archive_name(program: str, java: Java, *of: object) -> str:
 
 def archive_options(path: Path) -> tuple[str, ...]:
     """JVM options that use the archive; none while it is missing."""
-    return (f"-XX:SharedArchiveFile={path}", _QUIET) if path.exists() else ()
+    return (f"-XX:SharedArchiveFile={path}", *_AS_WRITTEN, _QUIET) if path.exists() else ()
 
 
 def write_base_archive(java: Java) -> None:

@@ -38,8 +38,7 @@ def write_spark_archive(java: Java) -> bool:
             outdated.unlink()
         write_base_archive(java)
         with tempfile.TemporaryDirectory(prefix="duewheel-") as work, recorded(path) as options:
-            java_options = ("-XX:TieredStopAtLevel=1", *options)
-            rehearse(SessionOptions("rehearsal", Path(work), java.home, java_options=java_options))
+            rehearse(SessionOptions("rehearsal", Path(work), java.home, java_options=options))
     return path.exists()
 
 
