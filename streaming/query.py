@@ -27,11 +27,13 @@ from duewheel.streaming.failure import cause
 from duewheel.streaming.query_progress import QueryProgress, read_progress
 from duewheel.streaming.sink import TimerSink
 
-# How often the caller's `tick` is called, and the longest that a request to stop goes unseen.
-TICK_S = 0.5
+# How often the caller's `tick` is called, and the longest that the end of the query goes unseen;
+# until the query has planned, when others wait for that.
+TICK_S, _FIRST_TICK_S = 1.0, 0.25
 
 _LAST_BATCH_S = 30  # longest wait for the running batch before the next query starts
 _POLL_S = 0.05
+_AT_ONCE_S = 0.001  # Spark takes no 0
 
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +59,7 @@ def run_query(
     Args:
         stop: another thread sets it to end the query. The running batch finishes first, unless it
             has to wait.
-        tick: called about twice a second while the query runs, with its progress; returns whether
+        tick: called about once a second while the query runs, with its progress; returns whether
             another query must replace this one after the running batch.
 
     Raises:
@@ -70,12 +72,14 @@ def run_query(
     """
     sink.resume()
     query = _start(stream, sink, options)
-    renew = False
+    renew, tick_s = False, _FIRST_TICK_S
     try:
-        while not stop.is_set() and not _has_ended(query, TICK_S):
+        while not stop.wait(tick_s) and not _has_ended(query, _AT_ONCE_S):
             if sink.append_error is not None:
                 break  # Spark would see it with the next batch only
-            if tick(_progress(query, sink)):
+            progress = _progress(query, sink)
+            tick_s = TICK_S if progress.batch_id >= 0 else _FIRST_TICK_S
+            if tick(progress):
                 renew = True
                 sink.stop()
                 _await_batch(query, sink)

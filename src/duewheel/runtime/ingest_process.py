@@ -333,7 +333,7 @@ class IngestRun:
                 yield metrics
 
     def _tick(self, metrics: IngestMetrics, progress: QueryProgress) -> bool:
-        """Runs twice a second beside the query; returns whether another query must replace it."""
+        """Runs once a second beside the query; returns whether another query must replace it."""
         metrics.progress = progress
         statistics = self._sink.statistics
         self._directory.state.live.note_rows_without_room(statistics.rows_without_room)
