@@ -78,6 +78,27 @@ def test_a_deleted_topic_delays_no_other(broker: DevBroker, admin: KafkaAdminCli
             time.sleep(0.1)
 
 
+def test_a_wait_ends_with_a_record_that_can_be_read(
+    broker: DevBroker, admin: KafkaAdminClient
+) -> None:
+    servers, partition = broker.bootstrap_servers, ("awaited", 0)
+    admin.create_topics([NewTopic("awaited", 1, 1)])
+    options = {"transactional_id": "awaited", "bootstrap_servers": servers}
+    with (
+        closing(LogReader(KafkaClients({"bootstrap_servers": servers}))) as reader,
+        closing(KafkaProducer(**options)) as producer,
+    ):
+        assert not reader.await_news({partition: 0}, 0.2)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("awaited", b"x").get(30)
+        assert not reader.await_news({partition: 0}, 0.2), "its transaction is open"
+        threading.Timer(0.5, producer.commit_transaction).start()
+        assert reader.await_news({partition: 0}, 60)
+        assert not reader.await_news({partition: 2}, 0.2), "the record and the marker are behind"
+        assert reader.await_news({partition: 9}, 60), "an offset that the log does not have"
+
+
 @pytest.mark.parametrize("is_silent", [True, False])
 def test_a_stop_does_not_wait_for_a_kafka_that_is_away(
     broker: DevBroker, admin: KafkaAdminClient, *, is_silent: bool
