@@ -182,7 +182,7 @@ class Loop:
                 self._collect()
                 waits = self._close_slots()
                 if waits and not self._had_work and not self._publisher.aside.moved:
-                    return False  # as the turn before: half of an idle shard's processor time
+                    return False  # as the turn before; a progress would be made for nothing
             case Phase.DELIVERING:
                 pass
         self._had_work = self._deliver_next()
