@@ -8,8 +8,6 @@ pandas and Great Expectations into the dequeue process and `status`.
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from duewheel import __version__
@@ -25,33 +23,14 @@ from duewheel.cli import (
 )
 from duewheel.cli.command_groups import GroupedCommands
 from duewheel.cli.dead_letters import dlq
-from duewheel.cli.output import say
+from duewheel.cli.exit_code import run_to_the_end
 from duewheel.cli.receipts import receipts
 from duewheel.cli.reconfigure import config, reconfigure
-from duewheel.errors import ConfigError, DuewheelError
-from duewheel.runtime import exit_reason
-from duewheel.threads import watch_libraries
 
 
 def main() -> None:
     """Runs the command line and ends the process with its exit code."""
-    watch_libraries()
-    try:
-        code = cli(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        code = ConfigError.exit_code
-    except DuewheelError as error:
-        say(str(error))
-        exit_reason.write(str(error))
-        code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        say("interrupted")
-        code = 130
-    except Exception as error:
-        exit_reason.write(f"{type(error).__name__}: {error}")
-        raise
-    sys.exit(code or 0)
+    run_to_the_end(cli)
 
 
 @click.group(cls=GroupedCommands, context_settings={"help_option_names": ["-h", "--help"]})
