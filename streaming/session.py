@@ -38,8 +38,8 @@ from duewheel.osutil.log_relay import LogRelay
 from duewheel.streaming.executors import is_local, require_master
 
 # Without the larger stack, stopping a query overflows it in one of Spark's regular expressions. No
-# rows pass through the JVM, so the first compiler is enough: the second one costs processor time and
-# memory until hours later. Counters for jstat would be written to a file twenty times a second.
+# rows pass through the JVM, so the first compiler is enough: the second one takes processor time
+# and memory. Counters for jstat would be written to a file twenty times a second.
 _JAVA_OPTIONS = "-Xss8m -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 # Spark lives in 50 MB; the JVM would begin with a 64th of the host's memory, and touch it all.
 _LOCAL_HEAP = "-Xms64m -Xmn32m"

@@ -50,7 +50,7 @@ _FORMAT = "duewheel"
 _OPTIONS, _TASKS = "options_secret", "tasks"
 _QUIET_S = 0.5  # how long one call of `latestOffset` waits for rows; a stop waits for it
 _LEFT_OUT_S = 60.0
-_LOOK_S = 1.0  # between two reads of quiet logs' ends, which also show added partitions
+_NEXT_READ_S = 1.0  # between two reads of quiet logs' ends, which also show added partitions
 # Of `poll_ms`: so long after a first record its batch is planned. Those that are written with it
 # would else wait for the next one.
 _TOGETHER = 0.25
@@ -149,10 +149,11 @@ class TimerReader(DataSourceStreamReader):
                 {p: planned[p] - end for p, end in early.items()}, self._early_ends.added_messages
             )
         self._leave_out(self._early_ends.waiting)
-        ends, now_s = before, time.monotonic()
+        ends: Marks = before
+        now_s = time.monotonic()
         give_up_s, (quiet_at, looked_s) = now_s + _QUIET_S, self._quiet
         can_wait = 0 < poll_s < _QUIET_S
-        must_look = not can_wait or before != quiet_at or now_s - looked_s >= _LOOK_S
+        must_look = not can_wait or before != quiet_at or now_s - looked_s >= _NEXT_READ_S
         # Each call costs the JVM and this process several times as much as a read of the logs'
         # ends, and that as much as a wait for the brokers' word.
         while True:

@@ -16,6 +16,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from duewheel.client.transactions import transaction
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
 from duewheel.java.find import Java
@@ -25,6 +26,7 @@ from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.streaming.source import SourceOptions, TimerReader
 from duewheel.streaming.task_share import TaskSettings
+from duewheel.threads import beside
 
 pytestmark = pytest.mark.kafka
 
@@ -83,19 +85,27 @@ def test_a_wait_ends_with_a_record_that_can_be_read(
 ) -> None:
     servers, partition = broker.bootstrap_servers, ("awaited", 0)
     admin.create_topics([NewTopic("awaited", 1, 1)])
-    options = {"transactional_id": "awaited", "bootstrap_servers": servers}
-    with (
-        closing(LogReader(KafkaClients({"bootstrap_servers": servers}))) as reader,
-        closing(KafkaProducer(**options)) as producer,
-    ):
+    clients = KafkaClients({"bootstrap_servers": servers})
+    written, ending = threading.Event(), threading.Event()
+
+    def write() -> None:
+        options = {"transactional_id": "awaited", "bootstrap_servers": servers}
+        with closing(KafkaProducer(**options)) as producer:
+            producer.init_transactions()
+            with transaction(producer):
+                producer.send("awaited", b"x").get(30)
+                written.set()
+                ending.wait(60)
+
+    with closing(LogReader(clients)) as reader:
         assert not reader.await_news({partition: 0}, 0.2)
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send("awaited", b"x").get(30)
+        writing = beside("writer", write)
+        assert written.wait(60)
         assert not reader.await_news({partition: 0}, 0.2), "its transaction is open"
-        threading.Timer(0.5, producer.commit_transaction).start()
+        threading.Timer(0.5, ending.set).start()
         assert reader.await_news({partition: 0}, 60)
-        assert not reader.await_news({partition: 2}, 0.2), "the record and the marker are behind"
+        writing.result(60)
+        assert not reader.await_news({partition: 2}, 0.2), "record and marker are before that"
         assert reader.await_news({partition: 9}, 60), "an offset that the log does not have"
 
 

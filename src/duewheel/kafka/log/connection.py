@@ -221,7 +221,7 @@ class LogConnection:
     def await_news(self, positions: Mapping[TopicPartition, int], wait_s: float) -> bool:
         """Whether there may be records from one of these positions on: waits for some, but for
         `wait_s` at most; after an error there may be. The next call waits for the answers that this
-        one has left behind, so a reader that calls it is of no use for anything else.
+        one has not read, so a reader that calls it is of no use for anything else.
 
         Raises:
             KafkaUnavailable, ConfigError: it cannot connect.
@@ -231,8 +231,8 @@ class LogConnection:
             self._read_metadata(deadline)
         requests, wait_ms = self._requests(deadline), round(wait_s * 1000)
         try:
-            # Without a thread for its deadline, which costs as much again: kafka-python's own
-            # time-out is enough for what nobody relies on.
+            # Without a thread for its deadline, which would cost as much again: kafka-python's own
+            # time-out is enough.
             return bool(requests.run(requests.await_news, positions, self._committed, wait_ms))
         except errors.KafkaError:
             self.close()

@@ -217,8 +217,8 @@ class LeaderRequests:
         self, positions: Mapping[TopicPartition, int], committed: bool, wait_ms: int
     ) -> bool:
         """Whether there may be records from one of these positions on. Waits until a leader has
-        some, or fails, but for `wait_ms` at most. Requests to other leaders are left behind: on
-        this connection a leader answers nothing else before.
+        some, or fails, but for `wait_ms` at most. It does not wait for other leaders, which answer
+        nothing else on this connection before.
         """
         entries = {
             (topic, number): _FetchPartition(
