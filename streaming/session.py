@@ -37,12 +37,13 @@ from duewheel.errors import ConfigError, DuewheelError, SparkUnavailable
 from duewheel.osutil.log_relay import LogRelay
 from duewheel.streaming.executors import is_local, require_master
 
-# Without the larger stack, stopping a query overflows it in one of Spark's regular expressions. No
-# rows pass through the JVM, so the first compiler is enough: the second one takes processor time
-# and memory. Counters for jstat would be written to a file twenty times a second.
-_JAVA_OPTIONS = "-Xss8m -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
-# Spark lives in 50 MB; the JVM would begin with a 64th of the host's memory, and touch it all.
-_LOCAL_HEAP = "-Xms64m -Xmn32m"
+# Without the larger stack, stopping a query overflows it in one of Spark's regular expressions.
+# Counters for jstat would be written to a file twenty times a second.
+_JAVA_OPTIONS = "-Xss8m -XX:-UsePerfData"
+# No rows pass through a local JVM, so the first compiler is enough: the second one takes processor
+# time and memory. Spark lives in 50 MB; the JVM would begin with a 64th of the host's memory, and
+# touch it all.
+_LOCAL_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -Xms64m -Xmn32m"
 # The JVM would choose one by the host's processors and memory: a fixed one makes figures of several
 # hosts comparable. No rows pass through the JVM, so the collectors hardly differ. A pause delays no
 # delivery.
@@ -236,8 +237,8 @@ def _conf(options: SessionOptions, scratch: Path, log4j2: Path) -> dict[str, str
     all_own = f"{own_java_options} {options.conf.get('spark.driver.defaultJavaOptions', '')}"
     if not _CHOOSES_COLLECTOR.search(all_own):  # the JVM does not start with two collectors
         java_options = f"{java_options} {_COLLECTOR}"
-    if is_local(options.master):  # on a cluster timers may pass through the heap
-        java_options = f"{_LOCAL_HEAP} {java_options}"
+    if is_local(options.master):  # on a cluster timers may pass through the JVM
+        java_options = f"{_LOCAL_JAVA_OPTIONS} {java_options}"
     return {
         **_DEFAULTS,
         **(_LOCAL if is_local(options.master) else _ON_A_CLUSTER),
