@@ -91,7 +91,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module")
 def client(settings: Settings) -> Iterator[TestClient]:
-    with served(settings, Access(TOKEN.encode()), RecordingProducer()) as client:
+    with served(settings, Access({TOKEN.encode(): ""}), RecordingProducer()) as client:
         client.headers.update(bearer(TOKEN))
         yield client
 

@@ -163,7 +163,7 @@ def test_the_last_bar_has_no_tick(page: Browser, settings: Settings) -> None:
 
 def test_a_timer_is_cancelled_by_keys_alone(page: Browser, settings: Settings) -> None:
     producer = RecordingProducer(answer=Answer.CANCELLED)
-    with listening(app_of(settings, producer, change=TOKEN.encode())) as address:
+    with listening(app_of(settings, producer, change={TOKEN.encode(): ""})) as address:
         open_page(page, address)
         page.wait(lambda: rows(page) == 100, "the list")
         page.press_until(Keys.TAB, FIRST_TIMER)
@@ -221,7 +221,7 @@ def test_the_panel_shows_what_a_reply_says(page: Browser, tmp_path: Path) -> Non
     world = LocalWorld(data_dir, settings.wheel, starts={P0: 0}, now_ms=now_ms)
     world.put(*range(600_000, 600_000 + 1_000 * len(AFTER), 1_000))
     world.stop()
-    with listening(app_of(settings, producer, clock, change=TOKEN.encode())) as address:
+    with listening(app_of(settings, producer, clock, change={TOKEN.encode(): ""})) as address:
         open_page(page, address)
         page.wait(lambda: rows(page) == len(AFTER), "the list")
         for place, (change, answer, state, buttons) in enumerate(AFTER):
@@ -263,7 +263,7 @@ def test_matching_timers_are_counted_before_they_are_cancelled(
     page: Browser, settings: Settings
 ) -> None:
     producer = RecordingProducer(answer=Answer.CANCELLED)
-    with listening(app_of(settings, producer, change=TOKEN.encode())) as address:
+    with listening(app_of(settings, producer, change={TOKEN.encode(): ""})) as address:
         page.driver.get(f"{address}#pending?topic=orders")
         page.wait(lambda: 0 < rows(page) < 100, "those of the target")
         click(page, "Cancel all that match")

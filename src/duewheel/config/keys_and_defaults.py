@@ -441,10 +441,11 @@ class ServeSection(Section):
     port: Port = 8466
     """The port; 0: a free one, which the log names."""
     token_file: Path | None = None
-    """The file with the token of requests that change anything; without it they are refused."""
+    """The file with the token of requests that change anything, or with a name and a token in each
+    line; without it they are refused."""
     read_token_file: Path | None = None
-    """The file with the token of requests that read; they may have the other one, too. Without it
-    they need none."""
+    """Likewise for requests that read, which may have a token of changes, too. Without it they need
+    none."""
     open_reads: bool = False
     """Reads from other hosts need no token: a proxy or a network policy decides who may read."""
     show_bodies: bool = False

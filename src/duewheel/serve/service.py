@@ -189,6 +189,8 @@ class Change:
             "operation": self.request.scope["route"].operation_id,
             "client": client.host if client else "unknown",
         }
+        if name := self.request.state.token_name:
+            who["by"] = name
         try:
             yield self.service
         except DuewheelError as error:

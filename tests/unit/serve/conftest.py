@@ -64,7 +64,7 @@ def settings(config: Path) -> Settings:
 
 @pytest.fixture
 def client(service: LocalService, settings: Settings) -> Iterator[TestClient]:
-    app = make_app(settings, service.clock, Access(TOKEN.encode()))
+    app = make_app(settings, service.clock, Access({TOKEN.encode(): ""}))
     own: Service = app.state.service
     writer = KitWriter(settings, service)
     app.state.service = Service(settings, own.clock, own.view, writer, own.metrics)

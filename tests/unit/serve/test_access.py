@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tests.harness.served import (
     LOCAL,
     READ_TOKEN,
@@ -39,7 +40,7 @@ def test_changes_need_a_token(tmp_path: Path) -> None:
 )
 def test_a_wrong_token_changes_nothing(tmp_path: Path, headers: dict[str, str]) -> None:
     producer = RecordingProducer()
-    access = Access(TOKEN.encode(), READ_TOKEN.encode())
+    access = Access({TOKEN.encode(): ""}, {READ_TOKEN.encode(): ""})
     encoded = {name.encode(): value.encode() for name, value in headers.items()}
     with served(settings_of(tmp_path), access, producer) as client:
         response = client.post("/v1/timers", json=NEW, headers=encoded)
@@ -52,7 +53,7 @@ def test_a_wrong_token_changes_nothing(tmp_path: Path, headers: dict[str, str]) 
 def test_reads_need_a_token_where_one_is_set(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     fill(settings)
-    with served(settings, Access(TOKEN.encode(), READ_TOKEN.encode())) as client:
+    with served(settings, Access({TOKEN.encode(): ""}, {READ_TOKEN.encode(): ""})) as client:
         for path in ("timers", "histogram", "status", "stats", "timers/x", "dead-letters"):
             assert client.get(f"/v1/{path}").status_code == 401
         for token in (READ_TOKEN, TOKEN):
@@ -63,7 +64,7 @@ def test_reads_need_a_token_where_one_is_set(tmp_path: Path) -> None:
 
 def test_a_large_body_is_refused(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, body_max="1KiB")
-    with served(settings, Access(TOKEN.encode())) as client:
+    with served(settings, Access({TOKEN.encode(): ""})) as client:
         response = client.post("/v1/timers", content=b"x" * 1025, headers=bearer(TOKEN))
         assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
         chunks = iter([b"x" * 600, b"x" * 600])
@@ -71,7 +72,7 @@ def test_a_large_body_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_large_head_is_refused_before_its_token_is_compared(tmp_path: Path) -> None:
-    with served(settings_of(tmp_path), Access(TOKEN.encode())) as client:
+    with served(settings_of(tmp_path), Access({TOKEN.encode(): ""})) as client:
         large = "y" * (16 << 10)
         for path, headers in (("/v1/status", {"x": large}), (f"/v1/status?q={large}", {})):
             response = client.get(path, headers=headers)
@@ -80,7 +81,7 @@ def test_a_large_head_is_refused_before_its_token_is_compared(tmp_path: Path) ->
 
 def test_a_head_with_two_lengths_is_refused(tmp_path: Path) -> None:
     """A proxy in front may take it for another request than this server does."""
-    with served(settings_of(tmp_path), Access(TOKEN.encode())) as client:
+    with served(settings_of(tmp_path), Access({TOKEN.encode(): ""})) as client:
         both = {**bearer(TOKEN), "Content-Length": "3", "Transfer-Encoding": "chunked"}
         response = client.post("/v1/timers", content=iter([b"{}"]), headers=both)
         assert (response.status_code, response.json()["code"]) == (400, "ambiguous_length")
@@ -145,7 +146,20 @@ def test_beyond_loopback_reads_need_a_token_or_a_word(tmp_path: Path) -> None:
         settings_of(tmp_path, host=host)
 
 
-@pytest.mark.parametrize("token", [b"", b"short", b"two words of a token", b"\xff" * 32])
+@pytest.mark.parametrize(
+    "token",
+    [
+        b"",
+        b"short",
+        b"two words of a token",
+        b"\xff" * 32,
+        b"ana " + b"\xff" * 32,
+        b"ana short",
+        b"%s\n%s" % (b"a" * 32, b"b" * 32),
+        b"ana %s\nana %s" % (b"a" * 32, b"b" * 32),
+        b"ana %s\nben %s" % (b"a" * 32, b"a" * 32),
+    ],
+)
 def test_a_weak_token_is_refused(tmp_path: Path, token: bytes) -> None:
     path = tmp_path / "token"
     path.write_bytes(token)
@@ -159,8 +173,22 @@ def test_tokens_are_read_from_files_and_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
     access = Access.load(settings_of(tmp_path, token_file=path).serve)
-    assert access.change == TOKEN.encode()
+    assert access.change == {TOKEN.encode(): ""}
     assert TOKEN not in repr(access)
+
+
+def test_the_log_names_who_has_changed_something(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"ana {TOKEN}\n\nben {READ_TOKEN}\n")
+    access = Access.load(settings_of(tmp_path, token_file=path).serve)
+    with (
+        served(settings_of(tmp_path), access, RecordingProducer()) as client,
+        capture_logs() as log,
+    ):
+        for token in (READ_TOKEN, TOKEN):
+            assert client.post("/v1/timers", json=NEW, headers=bearer(token)).status_code == 201
+    assert [each["by"] for each in log if each["event"] == "change"] == ["ben", "ana"]
+    assert TOKEN not in str(log)
 
 
 def test_tls_needs_both_files(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_requests_are_answered_as_described(
     with served(settings, Access()) as client:
         listed = client.get("/v1/timers", headers={"Host": "testserver"}).json()["timers"]
     tried = set()
-    with served(settings, Access(TOKEN.encode()), RecordingProducer()) as client:
+    with served(settings, Access({TOKEN.encode(): ""}), RecordingProducer()) as client:
         api = schemathesis.openapi.from_asgi("/openapi.json", client.app)
         # The API ignores unknown parameters of a URL.
         api.config.generation.allow_extra_parameters = False

@@ -21,7 +21,7 @@ INDEX = FILES["index.html"]
 
 
 def test_the_page_is_served_with_its_policy_and_without_a_token(tmp_path: Path) -> None:
-    access = Access(TOKEN.encode(), READ_TOKEN.encode())
+    access = Access({TOKEN.encode(): ""}, {READ_TOKEN.encode(): ""})
     with served(settings_of(tmp_path), access) as client:
         for path in ("/", *(f"/page/{name}" for name in FILES if name != "index.html")):
             response = client.get(path)
