@@ -197,7 +197,9 @@ def test_a_damaged_mirror(
     path = folder / "damaged mirror"
     path.write_bytes(damage(data, written.path.with_name(progress_mirror.FILE_NAME).read_bytes()))
     with suppress(CorruptFile):
-        assert progress_mirror.read(path) == Mirror(942, 40, PROGRESS.encode())
+        # The older one, if its page alone is whole.
+        written_once = [Mirror(940 + batch, 20 * batch, PROGRESS.encode()) for batch in (1, 2)]
+        assert progress_mirror.read(path) in written_once
 
 
 # ---- durable checkpoint, recovery record -------------------------------------------------------

@@ -267,7 +267,7 @@ PLANTED = {
         "5",
         "chunks are not bounded in bytes",
         "wheel/dequeue/slot_scan.py",
-        'int(np.searchsorted(sizes, bytes_max, "right"))',
+        'int(sizes.searchsorted(bytes_max, "right"))',
         "len(sizes)",
     ),
     "chunk-records": Planted(

@@ -20,7 +20,7 @@ from duewheel.doctor.findings import Check, Findings
 
 Offered = Mapping[int, tuple[int, int]]  # lowest and highest version by the API's key
 
-_KAFKA_REMEDY = "a Kafka of 2.7 or newer offers it: upgrade the brokers, or ask their vendor"
+_KAFKA_REMEDY = "a Kafka of 2.8 or newer offers it: upgrade the brokers, or ask their vendor"
 
 
 @dataclass(frozen=True, slots=True)

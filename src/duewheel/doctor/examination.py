@@ -97,7 +97,7 @@ def guarded(name: str, cluster: Cluster, part: Callable[[Cluster], Findings]) ->
         remedy = "check the rights of this user, and the log of the brokers"
         yield check.error(str(error), remedy)
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
-        remedy = "a defect, or an answer that no Apache Kafka from 2.7 on gives: check its version"
+        remedy = "a defect, or an answer that no Apache Kafka from 2.8 on gives: check its version"
         yield check.error(cluster.clients.explain(error), remedy)
 
 

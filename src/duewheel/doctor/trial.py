@@ -39,7 +39,7 @@ _OFFSET = 7
 _STOP_S = 1.0
 _POLL_S = 0.05
 _UNNEEDED = "duewheel does not depend on it: its progress is a record"
-_REMEDY = "exactly once needs transactions as Apache Kafka 2.7 and newer have them"
+_REMEDY = "exactly once needs transactions as Apache Kafka 2.8 and newer have them"
 
 
 def examine(cluster: Cluster, scratch: ScratchTopic) -> Findings:
