@@ -168,14 +168,15 @@ class TimerReader(DataSourceStreamReader):
 
     def _is_news(self, wait_s: float) -> bool:
         """Waits so long at most; returns whether there may be something to read."""
-        poll_s = self._options.poll_ms / 1000
+        begun_s, poll_s = time.monotonic(), self._options.poll_ms / 1000
         if self._options.quotas or not self._log_ends:  # a quota is time's to fill up
             time.sleep(poll_s)
             return True
-        if not self._news.await_news(self._log_ends, wait_s):
-            return False
-        time.sleep(poll_s * _TOGETHER)
-        return True
+        is_news = self._news.await_news(self._log_ends, wait_s)
+        together_s = poll_s * _TOGETHER if is_news else 0.0
+        # A broker that answers at once, as with an error, is asked again after `poll_ms`.
+        time.sleep(max(together_s, begun_s + poll_s - time.monotonic()))
+        return is_news
 
     def _leave_out(self, waiting: Collection[TopicPartition]) -> None:
         """Leaves these partitions out, but for one batch a minute: each batch would read their

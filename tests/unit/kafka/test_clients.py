@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import selectors
 import socket
 import threading
@@ -122,6 +123,14 @@ def test_a_socket_that_is_closed_during_its_wait_leaves_its_number_to_the_next()
             one.close()
             other.close()
             net.unregister_event(one, selectors.EVENT_READ)
+
+
+def test_where_there_is_no_poll_the_loop_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, or where eventlet has patched the module."""
+    monkeypatch.delattr(select, "poll")
+    one, other = socket.socketpair()
+    with closing(NetworkClient()) as client, one, other:
+        assert [*loop_of(client).wait_write(one).__await__()] != []
 
 
 def test_a_full_socket_is_waited_for_and_no_other() -> None:

@@ -17,8 +17,11 @@ from kafka.future import Future
 from kafka.record import MemoryRecords
 
 from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.ledger import producer_internals as internals
+from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.varint import varint
 
@@ -269,3 +272,25 @@ def test_topics_are_loaded_until_metadata_goes_on_without_them(producer: KafkaPr
     producer._metadata = Answers(None)
     with pytest.raises(DeadlineExceeded, match="look up gone, orders"):
         internals.load(producer, ["orders", "gone"], Deadline(0.1))
+
+
+def test_kafka_is_asked_once_whether_the_transaction_before_has_ended() -> None:
+    """An answer may take seconds, in which a stop is not noticed."""
+    asked = list[str]()
+
+    def is_ending() -> bool:
+        asked.append("")
+        return False
+
+    fenced = TransactionalProducer(KafkaClients({}), "t", TransactionLimits(), None, is_ending)
+    not_begun = KafkaProducer(
+        bootstrap_servers="127.0.0.1:1", api_version=(4, 3), transactional_id="t"
+    )
+    later, over = [Deadline(3600)], [Deadline(0)]
+    for _ in range(3):
+        fenced._require_begun(not_begun, later)
+        assert asked == []
+    for _ in range(3):
+        fenced._require_begun(not_begun, over)
+        assert asked == [""]
+    assert internals.stop(not_begun, 30)

@@ -38,6 +38,7 @@ class Brokers:
         grows_to: the ends behind as many looks at them as the list has entries.
         looks: how often the logs' ends were read.
         waits: from where the source has waited for their word.
+        answers_at_once: what they say although there is nothing to read.
     """
 
     starts: Offsets
@@ -45,6 +46,7 @@ class Brokers:
     grows_to: list[Offsets] = field(default_factory=list)
     looks: int = 0
     waits: list[Offsets] = field(default_factory=list)
+    answers_at_once: bool | None = None
 
     def partitions(self) -> list[TopicPartition]:
         return list(self.ends)
@@ -60,6 +62,8 @@ class Brokers:
 
     def await_news(self, positions: Offsets, wait_s: float) -> bool:
         self.waits.append(dict(positions))
+        if self.answers_at_once is not None:
+            return self.answers_at_once
         if self.grows_to:
             return True
         time.sleep(wait_s)
@@ -161,6 +165,14 @@ def test_the_brokers_say_when_a_quiet_log_is_to_be_looked_at() -> None:
     assert brokers.waits == [{A: 5}] * 2
     time.sleep(1)
     assert source.next_end({A: 5}) == {A: 6}, "but once a second"
+
+
+@pytest.mark.parametrize("answers_at_once", [False, True])
+def test_brokers_that_answer_at_once_are_asked_no_more_often(*, answers_at_once: bool) -> None:
+    """As with an error, again and again."""
+    brokers = Brokers({A: 0}, {A: 5}, answers_at_once=answers_at_once)
+    assert Source({A: 5}, brokers, poll_ms=100).next_end({A: 5}) == {A: 5}
+    assert 1 <= len(brokers.waits) <= 5
 
 
 def test_a_backlog_is_no_quiet_log() -> None:

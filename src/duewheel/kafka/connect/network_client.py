@@ -61,6 +61,8 @@ class _Selector(NetworkSelector):  # type: ignore[misc]  # kafka-python has no t
 
     def wait_write(self, fileobj: Any, timeout_at: float | None = None) -> Any:
         """Waits until the socket takes bytes; mostly it does so now, without a turn of the loop."""
+        if not hasattr(select, "poll"):  # Windows, and where eventlet has replaced the module's
+            return super().wait_write(fileobj, timeout_at)
         writable = select.poll()
         writable.register(fileobj, select.POLLOUT)
         return _now() if writable.poll(0) else super().wait_write(fileobj, timeout_at)

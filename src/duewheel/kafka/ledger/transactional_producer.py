@@ -125,7 +125,7 @@ class TransactionalProducer:
         producer = self._opened()
         queued = [(KafkaPartition(*place), batch) for place, batch in batches]
         deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
-        require_begun = partial(self._require_begun, producer, deadline.part(_UNENDED_S))
+        require_begun = partial(self._require_begun, producer, [deadline.part(_UNENDED_S)])
         given = (producer, queued, now_ms, deadline, quiet_s, require_begun, before_commit)
         outcomes = commit_all(*given)
         # The cause first: the other batches were aborted with it, and their errors name no reason.
@@ -146,9 +146,10 @@ class TransactionalProducer:
         if producer is not None and not internals.stop(producer, stop_s):
             log.warning("old sender is still ending", transactional_id=self.transactional_id)
 
-    def _require_begun(self, producer: KafkaProducer, unended: Deadline) -> None:
-        if unended.remaining_s() or internals.has_begun(producer):
+    def _require_begun(self, producer: KafkaProducer, unended: list[Deadline]) -> None:
+        if not unended or unended[0].remaining_s() or internals.has_begun(producer):
             return
+        unended.clear()  # asked once: an answer may take seconds, and a stop waits for it
         if self._is_ending():
             text = f"Kafka does not end the transaction of {self.transactional_id!r} before"
             raise NotBegun(text)
