@@ -176,6 +176,8 @@ class Loop:
         match self.phase:
             case Phase.RECOVERING | Phase.PAUSED:
                 self._directory.require_decided()
+                if self.phase is Phase.PAUSED:
+                    self._present_ms()  # a pause shows a wrong clock, too, and its end
                 self._commit_when_stale(lambda: self._commits.committed)
                 return False
             case Phase.CLOSING:

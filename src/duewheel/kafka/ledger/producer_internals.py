@@ -314,8 +314,7 @@ def _await(
     while not batch.produce_future.wait(timeout=min(_MISSING_AFTER_S, deadline.remaining_s())):
         late = _late(batches)
         if deadline.remaining_s() <= 0:
-            text = f"no answer to a batch within {deadline.seconds:g} s"
-            raise DeadlineExceeded(f"{some_of(map(partition_name, late))}: {text}")
+            raise deadline.exceeded(some_of(map(partition_name, late)), "no answer to a batch")
         meanwhile()
         if len(late) < waiting:
             waiting, quiet = len(late), Deadline(quiet_s)

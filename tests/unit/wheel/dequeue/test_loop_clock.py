@@ -67,6 +67,17 @@ def test_a_step_forward_delivers_nothing_early(world: LocalWorld) -> None:
     assert host_clock(world) == (0, False)
 
 
+def test_a_pause_shows_that_the_clocks_agree(world: LocalWorld) -> None:
+    """Also after a start during the pause, when the brokers' clock is not known at first."""
+    world.drain()
+    world.shard.directory(Role.INGEST).state.live.pause(Role.DEQUEUE, on=True)
+    world.restart(Role.DEQUEUE)
+    for _ in range(5):
+        world.clock.sleep(1)
+        world.drain()
+    assert host_clock(world) == (0, False)
+
+
 def test_the_progress_is_told_every_second_while_closing_is_blocked(world: LocalWorld) -> None:
     world.drain()
     world.clock.step(HOUR_MS)
