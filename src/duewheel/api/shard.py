@@ -278,7 +278,7 @@ class StandbyView(Result):
     """A standby, compared with its owner."""
 
     behind_ms: int = fact(
-        "age of the oldest slot that the owner has delivered and the standby has not followed",
+        "time since the standby first read that its owner has closed slots that it has not",
         Gauge("dequeue", "standby_behind_seconds"),
         says="{behind_ms:about} behind its owner",
         says_zero=True,
