@@ -35,7 +35,7 @@ def app(tmp_path: Path) -> FastAPI:
     """Of a shard whose ingest replies to nothing."""
     settings = settings_of(tmp_path)
     fill(settings)
-    app: FastAPI = app_of(settings, RecordingProducer(answer=None), change=TOKEN.encode())
+    app: FastAPI = app_of(settings, RecordingProducer(answer=None), change={TOKEN.encode(): ""})
     return app
 
 
