@@ -143,14 +143,18 @@ class TimerReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         planned, _ = offsets_from(start)
         early = self._early_ends.read()
-        before, poll_s = {**planned, **early}, self._options.poll_ms / 1000
+        before = {**planned, **early}
         if self._quotas is not None:
             self._quotas.settle(
                 {p: planned[p] - end for p, end in early.items()}, self._early_ends.added_messages
             )
         self._leave_out(self._early_ends.waiting)
-        ends: Marks = before
-        now_s = time.monotonic()
+        ends = self._awaited_ends(before)
+        return start if ends == planned and not early else offsets_after(start, ends, early)
+
+    def _awaited_ends(self, before: Marks) -> Marks:
+        """Where the next batch ends; `before` if for a moment there is nothing to read."""
+        ends, poll_s, now_s = before, self._options.poll_ms / 1000, time.monotonic()
         give_up_s, (quiet_at, looked_s) = now_s + _QUIET_S, self._quiet
         can_wait = 0 < poll_s < _QUIET_S
         must_look = not can_wait or before != quiet_at or now_s - looked_s >= _NEXT_READ_S
@@ -164,7 +168,7 @@ class TimerReader(DataSourceStreamReader):
                 break
             must_look = self._is_news(left_s)
         self._quiet = ends if ends == before else {}, looked_s
-        return start if ends == planned and not early else offsets_after(start, ends, early)
+        return ends
 
     def _is_news(self, wait_s: float) -> bool:
         """Waits so long at most; returns whether there may be something to read."""

@@ -18,6 +18,7 @@ from duewheel.config.keys_and_defaults import TimerTopic
 from duewheel.config.settings import Settings
 from duewheel.schemas.request.acceptance_rules import load_suite
 from duewheel.schemas.request.unread_batches import SKIPPED_CODE, UNREADABLE_CODE
+from duewheel.wheel.policies.policy import Policy
 from duewheel.wheel.policies.table import POLICIES
 from duewheel.wheel.target_rules import Reason
 
@@ -142,16 +143,16 @@ def test_every_code_of_a_dead_letter_is_explained_once() -> None:
     assert sorted(explained) == sorted(codes)
 
 
-@pytest.mark.parametrize("policy", [policy.name for policy in POLICIES])
-def test_each_policy_is_explained_where_users_look(policy: str) -> None:
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_each_policy_is_explained_where_users_look(policy: type[Policy]) -> None:
     """Its module's name is a section of flow.md; its own name is where a user reads that it acted:
     among the causes of lateness, or the codes of dead letters.
     """
-    kind = next(kind for kind in POLICIES if kind.name == policy)
     pages = [(ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in ("flow", "operations")]
-    title = kind.__module__.rpartition(".")[2].replace("_", " ").capitalize()
+    title = policy.__module__.rpartition(".")[2].replace("_", " ").capitalize()
     assert f"\n## {title}" in pages[0]
-    assert policy in pages[1].partition("| cause |")[2].partition("\n\n")[0] or kind.refusal
+    causes = pages[1].partition("| cause |")[2].partition("\n\n")[0]
+    assert policy.name in causes or policy.refusal
 
 
 def test_log_lines_that_are_named_exist() -> None:

@@ -106,9 +106,9 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
         source_partition=source,
         origin_offset=origin_offset,
         source=first_source,
-        timer_id=choose(without_id, first_source, messages.timer_id)
-        if not without_id.all()
-        else first_source,
+        timer_id=first_source
+        if without_id.all()
+        else choose(without_id, first_source, messages.timer_id),
         key_value=messages.key_value,
         headers=messages.headers,
         header_count=prefix["header_count"].astype(np.int32),

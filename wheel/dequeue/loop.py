@@ -347,8 +347,9 @@ class Loop:
             return False
         self._chunks.note_commit(self._clock.boottime_ms() - begun_ms)
         self.position = reached
-        drops = (chunk.cancelled, chunk.dropped, chunk.missed)
-        self._totals.now = self._totals.now.after_drops(*drops)
+        self._totals.now = self._totals.now.after_drops(
+            chunk.cancelled, chunk.dropped, chunk.missed
+        )
         self._counts_log.log_changes(self._totals.now)
         return True
 
