@@ -136,6 +136,12 @@ def read_topic(servers: str, topic: str, first: Mapping[int, int] | None = None)
         return _to_the_end(stranger, {p: (first or {}).get(p.partition, 0) for p in partitions})
 
 
+def await_markers(servers: str, topic: str) -> None:
+    """Waits until committed records of a topic can be read."""
+    with consumer(servers) as stranger:
+        _await_markers(servers, stranger, partitions_of(stranger, topic))
+
+
 def _await_markers(
     servers: str, stranger: KafkaConsumer, partitions: Sequence[TopicPartition]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka.errors import KafkaError
 from tests.harness.launcher import wait_until
-from tests.harness.reader import read_topic
+from tests.harness.reader import await_markers, read_topic
 
 from duewheel import factory
 from duewheel.api.dead_letters import ReplayFilter
@@ -127,6 +127,7 @@ class SparklessShard:
         now_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
         producer.transact([((topic, partition), batch)], now_ms)
         producer.stop()
+        await_markers(self.servers, topic)  # else `take` may miss it
 
     def take(self, contract: Contract | None = None) -> None:
         """Take what is new in the timer topic."""
@@ -180,6 +181,7 @@ class SparklessShard:
         self, *, dry_run: bool = False, chunk_records: int = 1_000, **selection: Any
     ) -> dict[str, Any]:
         chosen = ReplayFilter(**selection)
+        await_markers(self.servers, self.settings.dead_letter_topic)
         return replay.replay(
             self.settings, SystemClock(), chosen, dry_run=dry_run, chunk_records=chunk_records
         ).as_json()
