@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections import Counter
 
@@ -100,20 +101,31 @@ def by_hand(shard: WholeShard, rows: int, codes: Counter[str]) -> None:
 
 
 def test_each_message_is_judged_by_the_settings_that_it_came_under(shard: WholeShard) -> None:
+    suite = shard.config.parent / "orders.json"
+    digits = {"column": "value", "regex": r"^far \d$"}
+    suite.write_text(
+        json.dumps(
+            {"expectations": [{"type": "expect_column_values_to_match_regex", "kwargs": digits}]}
+        )
+    )
     shard.start()
     write(shard, 5)
     shard.wait(lambda: bool(shard.status()["pending"] == 5))
     assert shard.stop() == 0
-    lower = ("--set", "timer.max_delay=1h")
+    lower = ("--set", "timer.max_delay=1h", "--set", f"timer.topic.{shard.timers}.suite={suite}")
     shard.command("reconfigure", *lower)
     time.sleep(0.1)
     write(shard, 3)
-    found = shard.command("audit", *lower, "--set", "audit.rejected_max=1", "--output", "json")
+    lenient = ("--set", "audit.rejected_max=1", "--output", "json")
+    found = shard.command("audit", *lower, *lenient, code=1)  # probes fail the suite
     assert (found["rows"], found["rejected"]) == (8 + shard.probes, {"delay_too_long": 3})
     assert found["disagreements"]["count"] == 0
+    (own,) = found["topic_suites"][shard.timers]
+    assert (own["rows"], own["failed"]) == (5 + shard.probes, shard.probes)
     site = shard.settings.audit_dir / "gx" / "uncommitted" / "data_docs" / "local_site"
     pages = {path.name: path.read_text() for path in (site / "validations").rglob("*.html")}
-    assert set(pages) == {"epoch-0.html", "epoch-1.html", "duewheel-rows.html"}
+    own_page = f"{shard.timers}.html"
+    assert set(pages) == {"epoch-0.html", "epoch-1.html", "duewheel-rows.html", own_page}
     assert "3600000" in pages["epoch-1.html"]
     assert (shard.settings.audit_dir / "result.json").exists()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from duewheel.api.model import InstantMs, Result
 
 
@@ -65,11 +67,23 @@ class AuditResult(Result):
     disagreements: Disagreements
     rules_suite: list[EpochResults]
     rows_suite: list[ExpectationResult]
+    # The operator's, by timer topic
+    topic_suites: dict[str, list[ExpectationResult]] = Field(default_factory=dict)
 
     @property
-    def failed_across_rows(self) -> list[str]:
-        """The codes of the expectations across rows that fail."""
-        return [each.code for each in self.rows_suite if not each.success]
+    def across_rows(self) -> dict[str, ExpectationResult]:
+        """The expectations across rows by code, and those of topics by topic and code."""
+        own = {
+            f"{topic}: {each.code}": each
+            for topic, suite in self.topic_suites.items()
+            for each in suite
+        }
+        return {each.code: each for each in self.rows_suite} | own
+
+    @property
+    def failed(self) -> list[str]:
+        """Those of them that fail."""
+        return [name for name, each in self.across_rows.items() if not each.success]
 
 
 class AuditSummary(Result):
@@ -81,7 +95,7 @@ class AuditSummary(Result):
     skipped_offsets: int
     rejected: dict[str, int]
     disagreements: int
-    failed_across_rows: str | None
+    failed: str | None
     docs: str | None  # where the Data Docs are
 
 

@@ -1,7 +1,8 @@
 """The results of the rules in a project of Great Expectations, and their Data Docs.
 
 The project's validation results store has one result of the suite for each settings epoch, summed
-over the chunks of an audit; the checkpoint across rows (expectations.py) stores its own. A project
+over the chunks of an audit, and one for each timer topic with a suite of its own; the checkpoint
+across rows (expectations.py) stores its own. A project
 may have other shards' results, and its owner's: only those of this name are removed.
 """
 
@@ -23,10 +24,10 @@ def run_of(audit: str, time_ms: int) -> Any:
     return RunIdentifier(audit, datetime.fromtimestamp(time_ms / 1000, UTC))
 
 
-def keep_rules(
-    library: GreatExpectations, name: str, run: Any, rules: Mapping[int, Sequence[Tally]]
+def keep(
+    library: GreatExpectations, name: str, run: Any, results: Mapping[str, Sequence[Tally]]
 ) -> None:
-    """Stores the totals of the rules, by number of the settings epoch, and makes their pages."""
+    """Stores the totals of a suite under several names, and makes their pages."""
     from great_expectations.data_context.types.resource_identifiers import (
         ExpectationSuiteIdentifier,
         ValidationResultIdentifier,
@@ -34,8 +35,8 @@ def keep_rules(
 
     suite = ExpectationSuiteIdentifier(name)
     keys = []
-    for number, totals in rules.items():
-        key = ValidationResultIdentifier(suite, run, f"epoch-{number}")
+    for which, totals in results.items():
+        key = ValidationResultIdentifier(suite, run, which)
         library.context.validation_results_store.set(key, _validation(name, run, totals))
         keys.append(key)
     with warnings.catch_warnings():

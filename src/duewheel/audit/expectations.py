@@ -218,13 +218,13 @@ class Tally:
         """Adds the result of one more chunk; `names` gives the sources of its rows."""
         found = result.result
         self.success = self.success and bool(result.success)
-        if "element_count" not in found:  # the one expectation on a whole table counts its rows
-            self.observed = self.rows = int(found["observed_value"])
-            return
-        self.rows += int(found["element_count"])
+        self.observed = _plain(found.get("observed_value"))
+        if self.expectation["type"] == "expect_table_row_count_to_be_between":
+            self.rows = int(self.observed)
+        self.rows += int(found.get("element_count", 0))
         self.nulls += int(found.get("missing_count", 0))
-        self.failed += int(found["unexpected_count"])
-        values = list(map(_plain, found["partial_unexpected_list"]))
+        self.failed += int(found.get("unexpected_count", 0))
+        values = list(map(_plain, found.get("partial_unexpected_list", ())))
         sources = names(failing(result)[: len(values)])
         self.examples = (self.examples + list(zip(sources, values, strict=True)))[:EXAMPLES_MAX]
 

@@ -28,10 +28,10 @@ def families(result: AuditResult) -> Iterator[Metric]:
         result.disagreements.count,
     )
     yield gauges("audit_rejected", "Rejected messages in its range.", "reason", result.rejected)
-    failed = {each.code: int(not each.success) for each in result.rows_suite}
+    failed = {name: int(not each.success) for name, each in result.across_rows.items()}
     yield gauges(
         "audit_failed",
-        "1 for each expectation about all rows together that fails.",
+        "1 for each expectation across messages, or of a topic's suite, that fails.",
         "expectation",
         failed,
     )

@@ -3,23 +3,26 @@
     1. determines the range: committed records of this shard's partitions, as far as its settings
        epochs go back; evenly spread chunks of it if it is longer than `audit.rows_max`
     2. reads one chunk after the other, and validates its parts (validation.py)
-    3. stores the results in a project of Great Expectations, which makes Data Docs of them
+    3. checks the operator's own suites on the timers of their topics (topic_suites.py)
+    4. stores the results in a project of Great Expectations, which makes Data Docs of them
        (data_docs.py); writes a result for programs, and metrics (history.py)
 
 An audit is a process of its own, beside those of the shard or on another host. It only reads, takes
 no lock of the shard and runs at low priority. Findings are disagreements, and critical expectations
-across rows that fail. A rejected message is no finding. A failure discards the whole audit.
+across rows, or of the operator, that fail. A rejected message is no finding. A failure discards the
+whole audit.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import structlog
@@ -37,6 +40,7 @@ from duewheel.audit import metrics as audit_metrics
 from duewheel.audit.expectations import GreatExpectations, Tally
 from duewheel.audit.history import AuditHistory
 from duewheel.audit.range import offsets_in, ranges, reached, split_range
+from duewheel.audit.topic_suites import TopicSuites
 from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import Epochs
@@ -88,6 +92,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
     if not settings.audit.context:  # there the operator's own mask decides
         os.umask(0o077)
     history = AuditHistory(settings.audit_dir)
+    own = TopicSuites(settings.by_topic("suite"))
     with history.locked(), stop_signals() as stopping, steps("reading the progress") as step:
         clock = factory.StoppableClock(stopping)
         begun_ms, audited = clock.now_ms(), _audited(history)
@@ -103,7 +108,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
         message_contracts = contracts(epochs, settings.dead_letter_topic)
         step.begin("starting Great Expectations")
         library = GreatExpectations(settings.audit.context or settings.audit_dir)
-        validator = AuditValidator(epochs, message_contracts, library)
+        validator = AuditValidator(epochs, message_contracts, library, own)
         if chunks:
             client = factory.kafka_clients(settings, "consumer")
             with closing(
@@ -112,10 +117,16 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
                 _take(validator, reader, chunks, stopping.is_set, step)
         step.begin("comparing rows, writing Data Docs")
         audit = _id(begun_ms)
-        across = _keep(settings, library, validator, data_docs.run_of(audit, begun_ms))
+        by_topic = own.check(library)
+        run = data_docs.run_of(audit, begun_ms)
+        across = _keep(settings, library, validator, by_topic, run)
         ended_ms = clock.now_ms()
         rows_suite = [tally.result() for tally in across]
-        bad = [each for each in rows_suite if not each.success and each.severity == "critical"]
+        topic_suites = {
+            topic: [tally.result() for tally in totals] for topic, totals in by_topic.items()
+        }
+        every = [*rows_suite, *chain.from_iterable(topic_suites.values())]
+        bad = [each for each in every if not each.success and each.severity == "critical"]
         disagreements = validator.disagreements
         result = AuditResult(
             id=audit,
@@ -135,6 +146,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
                 for number, totals in sorted(validator.rules.items())
             ],
             rows_suite=rows_suite,
+            topic_suites=topic_suites,
         )
         history.add(result, audit_metrics.text(result))
         return SummedAudit(**dict(result), summary=_summary(result, library))
@@ -241,21 +253,27 @@ def _take(
 
 
 def _keep(
-    settings: Settings, library: GreatExpectations, validator: AuditValidator, run: Any
+    settings: Settings,
+    library: GreatExpectations,
+    validator: AuditValidator,
+    by_topic: Mapping[str, Sequence[Tally]],
+    run: Any,
 ) -> list[Tally]:
     """Stores the results in the project, and runs its checkpoint across the rows."""
     name = f"{settings.app.id}-{settings.shard.index}".replace(".", "-")
-    rules, rows = f"{name}-rules", f"{name}-rows"
-    data_docs.keep_rules(library, rules, run, validator.rules)
-    data_docs.remove_old(library, (rules, rows), run, settings.audit.keep)
+    rules, rows, topics = f"{name}-rules", f"{name}-rows", f"{name}-topics"
+    by_epoch = {f"epoch-{number}": totals for number, totals in validator.rules.items()}
+    data_docs.keep(library, rules, run, by_epoch)
+    data_docs.keep(library, topics, run, by_topic)
+    data_docs.remove_old(library, (rules, rows, topics), run, settings.audit.keep)
     check = partial(library.run_checkpoint, rows, run)
     return validator.across_rows(_parameters(settings), check)
 
 
 def _summary(result: AuditResult, library: GreatExpectations) -> AuditSummary:
-    failed, count = result.failed_across_rows, result.disagreements.count
+    failed, count = result.failed, result.disagreements.count
     if not result.ok:
-        log.warning("audit with findings", disagreements=count, failed_across_rows=failed)
+        log.warning("audit with findings", disagreements=count, failed=failed)
     return AuditSummary(
         id=result.id,
         ok=result.ok,
@@ -263,7 +281,7 @@ def _summary(result: AuditResult, library: GreatExpectations) -> AuditSummary:
         skipped_offsets=result.skipped_offsets,
         rejected=result.rejected,
         disagreements=count,
-        failed_across_rows=", ".join(failed) or None,
+        failed=", ".join(failed) or None,
         docs=", ".join(data_docs.sites(library)) or None,
     )
 

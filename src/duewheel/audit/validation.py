@@ -36,6 +36,7 @@ from duewheel.audit.expectations import (
     failing,
     tallies,
 )
+from duewheel.audit.topic_suites import TopicSuites
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ACCEPTED, TimerBatch, TopicPartition
@@ -110,11 +111,16 @@ class AuditValidator:
     """Validates a range chunk by chunk, under the contract of each epoch. Not thread-safe."""
 
     def __init__(
-        self, epochs: Epochs, contracts: Sequence[Contract], library: GreatExpectations
+        self,
+        epochs: Epochs,
+        contracts: Sequence[Contract],
+        library: GreatExpectations,
+        own: TopicSuites,
     ) -> None:
         self._epochs = epochs
         self._contracts = contracts
         self._library = library
+        self._own = own
         self._sources: list[_Sources] = []
         self._tables: list[pa.Table] = []
         self.rules: dict[int, list[Tally]] = {}  # by number of the epoch
@@ -145,6 +151,7 @@ class AuditValidator:
             self.rejected.update(_counts(codes))
             self._sources.append(sources)
             self._tables.append(_across_rows(batch, codes, _codes(disputed, rules)))
+            self._own.take(records, batch)
             self.rows += len(batch)
 
     def across_rows(self, parameters: Mapping[str, Any], check: Check) -> list[Tally]:

@@ -179,6 +179,8 @@ class TimerTopic(Section):
     lateness_p99: Duration | None = Field(default=None, examples=["250ms"])
     """Objective: 99 of 100 of its deliveries are late by no more than this; metrics and alerts
     follow it (docs/receipts.md)."""
+    suite: Path | None = Field(default=None, examples=["orders.json"])
+    """A file with a suite of Great Expectations, which audits check on its messages."""
 
     @model_validator(mode="before")
     @classmethod

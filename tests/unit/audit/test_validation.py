@@ -18,6 +18,7 @@ from tests.harness.timer_rows import suite_parameters
 from duewheel.api.audit import Disagreement
 from duewheel.audit import data_docs
 from duewheel.audit.expectations import EXAMPLES_MAX, GreatExpectations, Tally
+from duewheel.audit.topic_suites import TopicSuites
 from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.errors import ConfigError, DuewheelError
@@ -99,7 +100,12 @@ def records(
 
 
 def judge(library: GreatExpectations, *contracts: Contract, epochs: Epochs | None = None) -> Any:
-    return AuditValidator(epochs or Epochs.first({}), contracts or (contract(),), library)
+    none = TopicSuites({})
+    return AuditValidator(epochs or Epochs.first({}), contracts or (contract(),), library, none)
+
+
+def by_epoch(audit: AuditValidator) -> dict[str, list[Tally]]:
+    return {f"epoch-{number}": totals for number, totals in audit.rules.items()}
 
 
 def by_code(totals: list[Tally]) -> dict[str, Tally]:
@@ -274,7 +280,7 @@ def project(
 def keep(project: GreatExpectations, audit: Any, number: int, most: int = 9) -> dict[str, Tally]:
     """Keeps an audit's results as `duewheel audit` does."""
     run = data_docs.run_of(f"audit-{number}", NOW_MS + number)
-    data_docs.keep_rules(project, "rules", run, audit.rules)
+    data_docs.keep(project, "rules", run, by_epoch(audit))
     data_docs.remove_old(project, ("rules", "rows"), run, most)
     return by_code(audit.across_rows(ACROSS, partial(project.run_checkpoint, "rows", run)))
 
@@ -320,7 +326,7 @@ def test_the_newest_audits_are_kept(project: tuple[GreatExpectations, Path]) -> 
     audit = judge(library)
     audit.take(records([SOON]))
     foreign = data_docs.run_of("foreign", NOW_MS - 9)
-    data_docs.keep_rules(library, "others", foreign, audit.rules)
+    data_docs.keep(library, "others", foreign, by_epoch(audit))
     keep(library, judge(library), 10, most=3)  # of no rows
     for number in (11, 12):
         keep(library, audit, number, most=3)

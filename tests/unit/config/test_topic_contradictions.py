@@ -78,8 +78,8 @@ def test_each_key_reaches_a_part(key: str) -> None:
     def parts(table: dict[str, Any]) -> list[object]:
         timer = {"topics": ["mails"], "receipts_topic": "receipts", "topic": {"mails": table}}
         settings = load(None, {"timer": timer})
-        quotas = settings.by_topic("quota_per_second")
-        return [quotas, factory.receipts(settings), factory.dequeue_config(settings)]
+        ours = [settings.by_topic(name) for name in ("quota_per_second", "suite")]
+        return [*ours, factory.receipts(settings), factory.dequeue_config(settings)]
 
     alone, beside = {key: OTHERS[key]}, {name: OTHERS[name] for name in OTHERS if name != key}
     assert parts(alone) != parts({}) or parts(OTHERS) != parts(beside)

@@ -1,0 +1,200 @@
+"""The operator's own expectations about the messages of a timer topic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.source_table import SourceRow, as_table, read_records
+from tests.harness.timer_rows import suite_parameters
+
+from duewheel.audit import data_docs
+from duewheel.audit.expectations import GreatExpectations
+from duewheel.audit.topic_suites import TopicSuites
+from duewheel.audit.validation import AuditValidator
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.errors import ConfigError, DuewheelError
+from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
+from duewheel.schemas.request.parser import Contract
+from duewheel.schemas.request.topic_settings import TopicContract
+
+TOPIC = "orders.delayed"
+NOW_MS = 1_800_000_000_000
+SOON = ("TIMER_DELAY_MS", "5")
+
+Message = tuple[bytes | None, bytes | None, list[tuple[str, str]]]
+Checked = dict[str, tuple[bool, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def library() -> GreatExpectations:
+    with pytest.MonkeyPatch.context() as patch:
+        # See test_validation.py: else pyspark ends a process that runs tests in parallel.
+        patch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+        return GreatExpectations()
+
+
+@pytest.fixture
+def suite_file(tmp_path: Path) -> Callable[..., Path]:
+    def written(*expectations: Any) -> Path:
+        path = tmp_path / "orders.json"
+        path.write_text(json.dumps({"name": "orders", "expectations": expectations}))
+        return path
+
+    return written
+
+
+def expectation(kind: str, **kwargs: Any) -> dict[str, Any]:
+    return {"type": f"expect_{kind}", "kwargs": kwargs}
+
+
+def validator(library: GreatExpectations, own: TopicSuites) -> AuditValidator:
+    rules = compile_suite(load_suite(), suite_parameters(forbidden_targets=[TOPIC]))
+    topics = {name: TopicContract(target="orders") for name in (TOPIC, "others")}
+    contract = Contract((1_000,), topics, "dlq", rules)
+    return AuditValidator(Epochs.first({}), (contract,), library, own)
+
+
+def take(audit: AuditValidator, *messages: Message, topic: str = TOPIC, first: int = 0) -> None:
+    rows = [
+        SourceRow(
+            first + place,
+            NOW_MS,
+            [(name, text.encode()) for name, text in [SOON, *headers]],
+            0,
+            key=key,
+            value=value,
+            topic=topic,
+        )
+        for place, (key, value, headers) in enumerate(messages)
+    ]
+    audit.take(read_records(as_table(rows)))
+
+
+def orders(*values: bytes | None) -> list[Message]:
+    return [(b"k", value, []) for value in values]
+
+
+def checked(own: TopicSuites, library: GreatExpectations) -> Checked:
+    """By expectation: whether it holds, and the sources of the rows that fail."""
+    (results,) = ([each.result() for each in suite] for suite in own.check(library).values())
+    return {each.code: (each.success, each.examples) for each in results}
+
+
+def test_a_suite_sees_key_headers_and_fields_of_the_value(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    path = suite_file(
+        expectation("column_values_to_not_be_null", column="key"),
+        expectation("column_values_to_be_in_set", column="header.kind", value_set=["a", "b"]),
+        expectation("column_values_to_be_between", column="value.order.total", min_value=0),
+        expectation(
+            "column_values_to_not_be_null",
+            column="value.mail",
+            row_condition='col("value.order.total") > 5',
+            condition_parser="great_expectations",
+        ),
+    )
+    own = TopicSuites({TOPIC: path})
+    audit = validator(library, own)
+    take(
+        audit,
+        (b"1", b'{"order": {"total": 7}, "mail": "m"}', [("kind", "c"), ("kind", "a")]),
+        (None, b'{"order": {"total": -1}}', [("kind", "b")]),
+        (b"\xff", b'{"order": {"total": 6}}', [("kind", "<b>")]),
+        (b"4", b"no JSON", []),
+    )
+    take(audit, (b"5", b'{"order": {"total": -2}}', []), first=10)
+    take(audit, (None, b"{}", [("kind", "c")]), topic="others")
+    assert {name: sources for name, (_, sources) in checked(own, library).items()} == {
+        "expect_column_values_to_not_be_null(key)": [f"{TOPIC}-0@1", f"{TOPIC}-0@2"],
+        "expect_column_values_to_be_in_set(header.kind)": [f"{TOPIC}-0@2"],
+        "expect_column_values_to_be_between(value.order.total)": [f"{TOPIC}-0@1", f"{TOPIC}-0@10"],
+        "expect_column_values_to_not_be_null(value.mail)": [f"{TOPIC}-0@2"],
+    }
+
+
+def test_only_accepted_timers_are_rows_and_each_is_one(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    path = suite_file(
+        expectation("table_row_count_to_equal", value=2),
+        expectation("column_values_to_be_unique", column="value"),
+        expectation("column_mean_to_be_between", column="value.n", min_value=3, max_value=3),
+    )
+    own = TopicSuites({TOPIC: path})
+    copy = [("TIMER_ORIGIN", "0"), ("TIMER_ROLL_TIMES", "1")]
+    take(
+        validator(library, own),
+        (b"k", b'{"n": 2}', []),
+        (b"k", b'{"n": 2}', copy),
+        (b"k", b'{"n": 9}', [("REAL_TOPIC", "a b")]),
+        (b"k", b'{"n": 4}', []),
+        (b"k", b'{"n": 8}', [("TIMER_DEL_UNIQKEY", "1")]),
+    )
+    assert all(success for success, _ in checked(own, library).values())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [b'{"n": 1}', b'{"n": "one"}', b'{"n": true}', b'{"n": [1]}', b'{"n": {"a": 1}}'],
+        [b'{"n": 1%s}' % (b"0" * 30), b'{"n": 1}', b'{"n": 1}', b'{"n": 1}', b'{"n": 1}'],
+        [b"[" * 100_000, b"1", b"null", None, b'{"n": NaN}'],
+    ],
+)
+def test_any_value_can_be_checked(
+    library: GreatExpectations, suite_file: Callable[..., Path], values: list[bytes | None]
+) -> None:
+    unique = expectation("column_values_to_match_regex", column="value.n", regex=".")
+    own = TopicSuites({TOPIC: suite_file(unique, expectation("table_row_count_to_equal", value=5))})
+    take(validator(library, own), *orders(*values))
+    assert checked(own, library)["expect_table_row_count_to_equal"] == (True, [])
+
+
+def test_a_topic_without_messages(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    own = TopicSuites({TOPIC: suite_file(expectation("column_values_to_be_unique", column="key"))})
+    assert checked(own, library) == {"expect_column_values_to_be_unique(key)": (True, [])}
+
+
+def test_a_column_that_no_message_can_have(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    own = TopicSuites({TOPIC: suite_file(expectation("column_values_to_be_unique", column="kee"))})
+    with pytest.raises(DuewheelError, match=r"expect_column_values_to_be_unique cannot be checked"):
+        own.check(library)
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[]", b"{}", b'{"expectations": [{}]}', b"\xff"])
+def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "orders.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(
+        ConfigError, match=r'timer\.topic\."orders\.delayed"\.suite: .*orders\.json'
+    ):
+        TopicSuites({TOPIC: path})
+
+
+def test_data_docs_quote_what_a_producer_wrote(
+    suite_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    text = "<script>alert(1)</script>"
+    path = suite_file(
+        expectation("column_values_to_be_in_set", column="value", value_set=["a"]),
+        expectation("column_most_common_value_to_be_in_set", column="value", value_set=["a"]),
+    )
+    own = TopicSuites({TOPIC: path})
+    library = GreatExpectations(tmp_path)
+    take(validator(library, own), *orders(text.encode()))
+    data_docs.keep(library, "own", data_docs.run_of("audit-1", NOW_MS), own.check(library))
+    pages = [page.read_text() for page in (tmp_path / "gx").rglob("*.html") if "own" in str(page)]
+    (page,) = [page for page in pages if f"{TOPIC}-0@0" in page]
+    assert "alert(1)" in page
+    assert "<script>alert(1)" not in page
