@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.timers import Copy, Timer
 
+from duewheel.schemas.batches import NEVER
 from duewheel.schemas.header_names import Answer
 
 
@@ -113,7 +114,9 @@ class KeepJudge:
             is_out = other.source in ended or other.source in stopped or other.source in self.kept
             if is_out or self.is_uncertain(other, ended) or self._has_copy(other):
                 continue
-            if not self.is_stopped(other, timer.origin):
+            # What is read again may find it stopped by a request that came after this timer.
+            below = NEVER if self._has_lost else timer.origin
+            if not self.is_stopped(other, below):
                 detail = f"{name.decode()} leaves before {other.source.decode()}, which is pending"
                 self.violated("10 keep", detail)
 

@@ -128,7 +128,8 @@ SETTINGS = {
         "checkpoints/config_epochs.py",
         "bool(self.copy_keys) == bool(other.copy_keys) and ",
         "",
-        seed=2433,
+        test="unit/checkpoints/test_config_epochs.py::"
+        "test_unsigned_copies_of_one_shard_stay_copies_beside_a_shard_with_a_key",
     ),
     "mac-unchecked": Planted(
         "bytes",

@@ -64,6 +64,7 @@ class Judge(PolicyJudge[Rate]):
 
     def _set_up(self) -> None:
         self._charged_us: dict[tuple[int, str], float] = {}  # by shard and target
+        self._epochs: dict[int, int] = {}  # of the assignment, by shard
         # The slot of the copy of each timer that waits, by partition, target and key.
         self._waiting = defaultdict[tuple[int, str, bytes], dict[bytes, int]](dict)
         self._taken: Taken | None = None
@@ -82,7 +83,9 @@ class Judge(PolicyJudge[Rate]):
     def begins(self, taken: Taken) -> None:
         super().begins(taken)
         self._taken, before, after = taken, taken.before, taken.after
-        is_new = before is None or before.assignment_epoch != after.assignment_epoch
+        # Not by `before`: the transaction of a start has no rows, and is not judged here.
+        is_new = self._epochs.get(after.shard) != after.assignment_epoch
+        self._epochs[after.shard] = after.assignment_epoch
         if is_new:
             self._waiting.clear()
         for target in self._policy.per_second:
