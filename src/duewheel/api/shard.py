@@ -76,9 +76,9 @@ class IngestView(ProcessView):
         when="paused",
     )
     lag: int | None = fact(
-        "messages in the timer topics that ingest has not taken yet. Not counted are those that "
-        "wait for a quota, and those of a partition that would open files of more than 64 hours "
-        "beyond the wheel",
+        "committed messages in the timer topics that ingest has not taken yet. Not counted are "
+        "those that wait for a quota, and those of a partition that would open files of more than "
+        "64 hours beyond the wheel",
         Gauge("shard", "ingest_lag_messages"),
     )
     lag_ms: int | None = fact(
@@ -173,7 +173,8 @@ class DequeueView(ProcessView):
         says="{copies_held} copies wait for their partition",
     )
     closing_blocked: bool | None = fact(
-        "nothing new is delivered, because this host's clock is too far ahead",
+        "nothing new is delivered, because this host's clock is too far ahead, or the brokers' "
+        "unknown",
         Gauge("dequeue", "closing_blocked"),
         bad=(
             "The clock of this host is {clock_skew_ms:about} ahead of the brokers': nothing is "
@@ -182,8 +183,8 @@ class DequeueView(ProcessView):
         says="closes no slot: this clock is {clock_skew_ms:about} ahead of Kafka's",
     )
     floor_ahead_ms: int | None = fact(
-        "by how much this host has delivered beyond its present clock, after the clock was set "
-        "back. Timers due within that time are late",
+        "by how much delivery is beyond this host's clock, such as after the clock was set back. "
+        "Timers due within that time are late",
         Gauge("dequeue", "floor_ahead_seconds"),
         says="closed until {floor_ms:instant} (in {floor_ahead_ms:about})",
     )

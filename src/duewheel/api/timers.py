@@ -76,8 +76,7 @@ class Rolls(Result):
     """Pending timers that leave to be rolled."""
 
     pending: int = fact(
-        "pending timers that will roll, because they are due later than a roll window after "
-        "their record",
+        "pending timers that will roll before they are due",
         Gauge("dequeue", "pending_rolls"),
     )
     next_hour: int = fact("pending rolls within an hour", Gauge("dequeue", "rolls_next_hour"))
@@ -107,13 +106,12 @@ class PendingStats(Result):
     )
     oldest_ms: InstantMs | None = Field(description="end of the first slot with timers")
     slot_max: int = fact(
-        "timers in the largest slot, also cancelled ones and those that roll. So many leave at "
-        "once, unless `hot_slot` or a rate holds some back",
+        "timers in the largest slot, also cancelled ones and those that roll. At most so many "
+        "leave at once; `hot_slot` or a rate may hold some back",
         Gauge("dequeue", "slot_max_size"),
     )
     beyond_ring: int = fact(
-        "timers due so far ahead that the wheel (its ring of slots) does not reach them yet. They "
-        "wait in files",
+        "timers due so far ahead that the wheel (its ring of slots) does not reach them yet",
         Gauge("dequeue", "pending_beyond_ring"),
     )
     rolls: Rolls

@@ -109,9 +109,9 @@ class DequeueMetrics:
         )
         yield counters(
             "parked",
-            "Timers written to their timer topic again, because their target or receipts topic "
-            "took no writes, or they were paused, or their timer topic rested; each time counts. "
-            "`topic` is the target.",
+            "Timers written to their timer topic again, because their target was slow, it or the "
+            "receipts topic took no writes, or they were paused, or their timer topic rested; each "
+            "time counts. `topic` is the target.",
             "topic",
             self._topics["parked"].of(statistics.parked),
         )
@@ -141,8 +141,8 @@ class DequeueMetrics:
         )
         yield counter(
             "cancels_chased",
-            "Cancels that duewheel has written once more, because their timer was due at that "
-            "moment and may have a copy.",
+            "Cancels that duewheel has written once more, because their timer may have a copy "
+            "after them.",
             statistics.chases,
         )
 

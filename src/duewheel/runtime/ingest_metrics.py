@@ -72,7 +72,7 @@ class IngestMetrics:
         )
         yield gauge(
             "standby_waiting",
-            "Messages read that wait in a standby until its owner has delivered as far.",
+            "Messages read that wait in a standby until its owner has taken them.",
             statistics.rows_ahead,
         )
 
