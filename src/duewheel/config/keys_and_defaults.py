@@ -168,8 +168,8 @@ class TimerTopic(Section):
     """Whether its messages may be recurring timers (`TIMER_CRON`, `TIMER_EVERY`). Otherwise such a
     message becomes a dead letter, `recurring_not_allowed`."""
     expires_after: Duration | None = Field(default=None, examples=["2h"])
-    """A message that is late by more becomes a dead letter, `expired`, instead of a late delivery;
-    by default none does."""
+    """A message that is late by more becomes a dead letter, `expired`, instead of a late
+    delivery."""
     expired: Literal["dead-letter", "drop"] = "dead-letter"
     """Whether a message that has expired becomes a dead letter, or is dropped and only counted."""
     receipts: bool = True
@@ -322,7 +322,7 @@ class IngestSection(Section):
     host."""
     niceness: Annotated[int, Field(ge=0, le=19)] = 5
     """Added to the niceness of ingest and of Spark once ingest is ready: where processors are
-    scarce, delivery goes first. 0: both have the same priority."""
+    scarce, delivery goes first."""
     shared_folder: Path | None = None
     """With a cluster: a folder through which executors hand timers over, in place of the driver's
     JVM (docs/spark-cluster.md)."""
@@ -408,7 +408,7 @@ class AuditSection(Section):
     """[audit]: the size of an audit, its thresholds, and how many remain."""
 
     interval: Annotated[Duration, Field(ge=timedelta(seconds=10))] | None = None
-    """`run` starts an audit this often, of the records since the last one; by default none."""
+    """`run` starts an audit this often, of the records since the last one."""
     keep: Annotated[int, Field(ge=1)] = 48
     """The number of audits that remain; older ones are removed."""
     context: Path | None = None
@@ -417,9 +417,9 @@ class AuditSection(Section):
     rows_max: Annotated[int, Field(ge=1_000)] = 1_000_000
     """The most messages of an audit; of a longer range it reads parts, spread evenly."""
     rows_min: Annotated[int, Field(ge=0)] = 0
-    """Fewer messages in the range are a finding."""
+    """Fewer messages are a finding."""
     rejected_max: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """A larger share of rejected messages in the range, of 1, is a finding."""
+    """A larger share of rejected messages, of 1, is a finding."""
 
 
 class MetricsSection(Section):
@@ -449,7 +449,8 @@ class ServeSection(Section):
     """Likewise for requests that read, which may have a token of changes, too. Without it they need
     none."""
     open_reads: bool = False
-    """Reads from other hosts need no token: a proxy or a network policy decides who may read."""
+    """Reads from other hosts need no `read_token_file`: a proxy or a network policy decides who may
+    read."""
     show_bodies: bool = False
     """Whether a timer or a dead letter is shown with the value and the headers of its message."""
     hosts: Names = ()
@@ -486,7 +487,7 @@ class LogSection(Section):
     """[log]: the processes' log lines on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The lowest level that is logged."""
+    """The lowest level of duewheel's own lines; libraries log from `warning` on."""
     format: Literal["auto", "json", "text"] = "auto"
     """`auto`: text on a terminal, JSON elsewhere."""
 
