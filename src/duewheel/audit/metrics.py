@@ -24,7 +24,7 @@ def families(result: AuditResult) -> Iterator[Metric]:
     )
     yield gauge(
         "audit_disagreements",
-        "Messages that ingest, or its compiled rules, judged otherwise than the written rules.",
+        "Verdicts of ingest, or of its compiled rules, that differ from the written rules.",
         result.disagreements.count,
     )
     yield gauges("audit_rejected", "Rejected messages in its range.", "reason", result.rejected)

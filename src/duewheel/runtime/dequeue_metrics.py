@@ -86,8 +86,8 @@ class DequeueMetrics:
         yield counters(
             "dead_letters",
             "Messages written to the dead-letter topic. Reason `rejected`: ingest has not "
-            "accepted it. `waited`: it waited in its timer topic while the dead-letter topic took "
-            "no writes.",
+            "accepted it, or its recurrence has failed. `waited`: it waited in its timer topic "
+            "while the dead-letter topic took no writes.",
             "reason",
             {REJECTED: 0, **statistics.dead_letters},
         )
@@ -118,8 +118,7 @@ class DequeueMetrics:
         yield counters(
             "postponed",
             "Timers written to their timer topic again by a rule, such as `hot_slot`; each time "
-            "counts. If the rule makes dead letters instead, these are in `dead_letters` with its "
-            "name as the reason.",
+            "counts. Its dead letters are in `dead_letters`, with its name as the reason.",
             "policy",
             statistics.postponed,
         )
@@ -162,7 +161,7 @@ class DequeueMetrics:
         )
         yield histogram(
             "commit_duration_seconds",
-            "From the start of a transaction until its commit is acknowledged.",
+            "From the first attempt at a transaction until its commit is acknowledged.",
             statistics.commit_ms,
         )
         yield from self._lateness_objectives(statistics)
