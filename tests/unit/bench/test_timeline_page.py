@@ -20,7 +20,7 @@ def test_rows_are_of_what_both_have() -> None:
     )
     head, *rows = timeline_page.section(measured, "A machine.").partition("| ")[2].splitlines()
     assert "wheel, 1,000,000 | rocksdb, 1,000,000" in head
-    assert rows[1:] == ["| enqueue, delays over 12 h, timers/s | 200 | 100 |"]
+    assert rows[1:] == ["| enqueue, delays below 12 h, timers/s | 200 | 100 |"]
 
 
 def test_every_row_is_of_a_step_that_is_run() -> None:
