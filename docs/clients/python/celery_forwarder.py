@@ -41,6 +41,7 @@ consumer = KafkaConsumer(
     "orders",
     group_id="celery",
     enable_auto_commit=False,
+    auto_offset_reset="earliest",
     isolation_level="read_committed",
     **options,
 )
