@@ -19,6 +19,7 @@ from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 
 _NO_OPERATION = "none"
+_CLIENT_LEFT = 499  # as 500 it would raise the alert of failed requests, for any client's doing
 
 
 class RequestStatistics:
@@ -61,16 +62,23 @@ class Measured:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begin_s, status = time.monotonic(), 500
+        begin_s, status, has_begun = time.monotonic(), 500, False
 
         async def note_status(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_begun = message["status"], True
             await send(message)
 
+        async def note_leaving() -> Message:
+            nonlocal status
+            message = await receive()
+            if message["type"] == "http.disconnect" and not has_begun:
+                status = _CLIENT_LEFT
+            return message
+
         try:
-            await self._app(scope, receive, note_status)
+            await self._app(scope, note_leaving, note_status)
         finally:
             operation = getattr(scope.get("route"), "operation_id", None) or _NO_OPERATION
             duration_ms = round((time.monotonic() - begin_s) * 1000)

@@ -12,13 +12,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from threading import Event, Semaphore
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.requests import ClientDisconnect
 from tests.harness.launcher import wait_until
 from tests.harness.local_world import NOW_MS
 from tests.harness.served import COUNT, fill, served, settings_of
@@ -211,6 +212,34 @@ def test_metrics_count_the_requests(client: TestClient) -> None:
     assert 'duewheel_http_requests_total{operation="none"} 1.0' in text
     assert 'duewheel_http_responses_total{status="404"} 1.0' in text
     assert "duewheel_ready 0.0" in text
+
+
+def test_a_client_that_leaves_is_no_error_of_the_service(client: TestClient) -> None:
+    """Otherwise anybody could raise the alert of failed requests."""
+    parts = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+    answers: list[Any] = []
+
+    async def receive() -> Any:
+        return next(parts, {"type": "http.disconnect"})
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    async def leave() -> None:
+        scope = client.build_request("POST", "/v1/timers/cancel").headers.raw
+        headers = [*((name.lower(), value) for name, value in scope), (b"content-length", b"99")]
+        place = {"scheme": "http", "server": ("localhost", 80), "client": ("127.0.0.1", 9)}
+        request = {"method": "POST", "path": "/v1/timers/cancel", "raw_path": b"/v1/timers/cancel"}
+        http = {"type": "http", "http_version": "1.1", "root_path": "", "query_string": b""}
+        with suppress(ClientDisconnect):
+            await client.app({**http, **place, **request, "headers": headers}, receive, send)
+
+    assert client.portal is not None
+    client.portal.call(leave)
+    assert answers == []
+    text = client.get("/metrics").text
+    assert 'duewheel_http_responses_total{status="499"} 1.0' in text
+    assert 'duewheel_http_responses_total{status="500"}' not in text
 
 
 def test_without_files_there_is_nothing_to_read(tmp_path: Path) -> None:
