@@ -43,7 +43,7 @@ def require_fits(
         sides = "; ".join(f"{key}: was {old!r}, is {new!r}" for key, (old, new) in changes.items())
         raise RecoveryRefused(
             f"settings that decide when a timer is due have changed ({sides}): run `duewheel "
-            "reconfigure`, with both processes stopped, or restore the old values"
+            "reconfigure`, or restore the old values"
         )
 
 

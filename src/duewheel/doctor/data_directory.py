@@ -116,7 +116,7 @@ def check_rights(data_dir: Path) -> DoctorFinding:
 
 
 def _check_space(settings: Settings, data_dir: Path) -> DoctorFinding:
-    ring = 2 * settings.timer.slots * ENTRY_BYTES
+    ring = settings.wheel.ring * ENTRY_BYTES
     exists = (data_dir / timer_wheel.FILE_NAME).exists()
     space = fs.space(_existing(data_dir))
     least = settings.storage.min_free.of(space.total_bytes)

@@ -91,7 +91,7 @@ def _changed(
     rotate_key: bool,
 ) -> Plan:
     """Plans the change, and unless `dry_run` makes it: by the running dequeue, or in its place.
-    Raises as `reconfigure`.
+    Raises as `apply_settings`.
     """
     config, committed = factory.dequeue_config(settings), publisher.peek()
     offsets_at = wanted_settings.offsets_at(committed, admin)
@@ -141,7 +141,7 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> Skipped:
     ingest fails on them.
 
     Raises:
-        Locked, KafkaUnavailable: as `reconfigure`.
+        Locked, KafkaUnavailable: as `apply_settings`.
         ConfigError: a record does not exist, or too many are skipped.
         RecoveryRefused: ingest has taken it already, or the directory is not the owner's.
     """
@@ -172,7 +172,7 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> L
     "topic-partition" each.
 
     Raises:
-        Locked, KafkaUnavailable: as `reconfigure`.
+        Locked, KafkaUnavailable: as `apply_settings`.
         ConfigError: a partition does not exist, or other partitions of its topic are lost, too.
         RecoveryRefused: a partition has no loss, or it cannot be accepted yet.
     """

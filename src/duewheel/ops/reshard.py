@@ -141,7 +141,7 @@ class Reassignment:
         self._random_bits = random_bits
 
     def run(self, *, dry_run: bool) -> Resharded:
-        """Runs all steps; none in a dry run or without a change. See `reshard`."""
+        """Runs all steps; none in a dry run or without a change. See `reassign_partitions`."""
         old = self._load_records(past_open=False)
         report = _report(len(old), self._reassigned(old), dry_run=dry_run)
         begun = any(record.sealed_for is not None for record in old)

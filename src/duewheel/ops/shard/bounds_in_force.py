@@ -69,7 +69,7 @@ def _of_ingest(settings: Settings) -> dict[str, BoundInForce]:
         "batches_in_flight": _fixed(2),
         "partitions": _fixed(PARTITIONS_MAX, "fixed; fewer where names of topics are long"),
         "min_free": set_by("storage.min_free", str(settings.storage.min_free)),
-        "ring_slots": set_by("timer.slots", 2 * settings.timer.slots, "twice "),
+        "ring_slots": set_by("timer.slots", settings.wheel.ring, "twice "),
         "far_index_bytes": _fixed(INDEX_BYTES),
         "skipped_records": _fixed(SKIPPED_MAX),
         "quota_per_second": set_by("timer.topic", settings.by_topic("quota_per_second")),
