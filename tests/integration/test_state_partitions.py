@@ -15,6 +15,7 @@ import pytest
 from kafka import KafkaProducer
 from tests.harness.application import Application
 from tests.harness.progress_rows import partitions_of, progress_of
+from tests.harness.reader import await_markers
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.timer_shard import TimerShard
 
@@ -177,6 +178,7 @@ def test_init_and_reshard_give_the_state_topic_the_partitions_that_it_lacks(
         assert admin.describe_partitions([topic]) == {topic: 2}
         for index in range(2):
             assert dequeue_process.init_progress(application.of(index, 2))
+        await_markers(application.settings.kafka.servers, topic)  # else a record may be missed
         for to, partitions in ((4, 4), (1, 4)):
             application.reshard(to)
             assert admin.describe_partitions([topic]) == {topic: partitions}

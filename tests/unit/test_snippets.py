@@ -243,7 +243,7 @@ def test_a_list_is_shown_row_by_row_without_the_rows_that_have_no_handle(
     """A pending dead letter has none."""
     require(shutil.which("jq"), "it needs jq")
     text = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    (pipeline,) = re.findall(r"`(duewheel list [^`]*\| xargs [^`]*)`", text)
+    (pipeline,) = re.findall(r"`(duewheel list [^`]*\|\s+xargs [^`]*)`", text)
     duewheel = tmp_path / "duewheel"
     rows = "\n".join(json.dumps({"handle": handle}) for handle in ("a", None, "b"))
     duewheel.write_text(f"#!/bin/sh\nif [ $1 = list ]; then echo '{rows}'; else echo $3; fi\n")
