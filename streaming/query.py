@@ -44,7 +44,7 @@ class QueryOptions:
 
     name: str
     checkpoint: Path
-    trigger_ms: int  # a batch begins at most this often; 0: as soon as the last one has ended
+    trigger_ms: int  # a batch begins at a multiple of it, or once the last one has ended
 
 
 def run_query(

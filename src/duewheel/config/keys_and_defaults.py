@@ -306,8 +306,7 @@ class IngestSection(Section):
     """[ingest]: how the streaming query reads, and how often it lists the timer topics."""
 
     trigger_ms: Annotated[Millis, Field(ge=0)] = 100
-    """The shortest time between the starts of two batches; 0: a batch starts when the last one has
-    ended."""
+    """A batch starts at a multiple of this, or when the last one has ended, if that is later."""
     max_offsets_per_trigger: Annotated[int, Field(ge=1)] = 300_000
     """The most messages that ingest reads at once. In a backlog two such batches are in memory."""
     max_bytes_per_trigger: Annotated[Size, Field(ge=1)] = 64 << 20
