@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,7 @@ Checked = dict[str, tuple[bool, list[str]]]
 
 @pytest.fixture(scope="module")
 def library() -> GreatExpectations:
-    with pytest.MonkeyPatch.context() as patch:
-        # See test_validation.py: else pyspark ends a process that runs tests in parallel.
-        patch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
-        return GreatExpectations()
+    return GreatExpectations()
 
 
 @pytest.fixture

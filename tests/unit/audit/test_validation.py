@@ -59,13 +59,9 @@ sys.addaudithook(_listen)
 def library() -> Iterator[GreatExpectations]:
     """Set up, and used, while every attempt to reach somebody is written down."""
     global _armed  # noqa: PLW0603
-    with pytest.MonkeyPatch.context() as patch:
-        # A main module without a file, as a parallel test run has it, is taken by pyspark for a run
-        # of its own doctests, and ends the process.
-        patch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
-        _armed = True
-        yield GreatExpectations()
-        _armed = False
+    _armed = True
+    yield GreatExpectations()
+    _armed = False
 
 
 def contract(max_delay_ms: int = 86_400_000, *, alter: Rule | None = None) -> Contract:
