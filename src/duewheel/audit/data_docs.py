@@ -2,8 +2,8 @@
 
 The project's validation results store has one result of the suite for each settings epoch, summed
 over the chunks of an audit, and one for each timer topic with a suite of its own; the checkpoint
-across rows (expectations.py) stores its own. A project
-may have other shards' results, and its owner's: only those of this name are removed.
+across rows (expectations.py) stores its own. A project may have other shards' results, and its
+owner's: only those of this name are removed.
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ import pyarrow as pa
 import pyarrow.compute
 
 from duewheel.audit.expectations import GreatExpectations, Tally, tallies
+from duewheel.audit.row_sources import RangeSources, Sources
 from duewheel.errors import ConfigError
-from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
+from duewheel.schemas.columns import Column
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.spans import RawHeaders, Spans
 
@@ -46,19 +47,16 @@ class TopicSuites:
         Raises:
             ConfigError: a file cannot be read, or is no suite.
         """
-        self._suites = {topic: _suite(topic, path) for topic, path in files.items()}
-        self._rows = {topic: _Rows(suite) for topic, suite in self._suites.items()}
+        self._topics = {topic: _Topic(_suite(topic, path)) for topic, path in files.items()}
 
     def take(self, records: KafkaRecords, batch: TimerBatch) -> None:
-        """Keeps what the suites name of the accepted timers; `batch` is of some of the records."""
-        for place, (topic, number) in enumerate(records.partitions):
-            if topic not in self._rows:
-                continue
-            accepted = batch.timer & ~batch.rejected & (batch.origin_offset == batch.offset)
-            accepted &= (~batch.recurring | batch.seed) & (batch.partition == place)
-            ours = np.flatnonzero(records.partition == place)
-            rows = ours[np.isin(records.offset[ours], batch.offset[accepted])]
-            self._rows[topic].take(records.take(rows), f"{topic}-{number}")
+        """Keeps what the suites name of the accepted timers; each record is a row of `batch`."""
+        accepted = batch.timer & ~batch.rejected & (batch.origin_offset == batch.offset)
+        accepted &= ~batch.recurring | batch.seed
+        for place, (topic, _) in enumerate(batch.partitions):
+            if topic in self._topics:
+                rows = np.flatnonzero(accepted & (batch.partition == place))
+                self._topics[topic].take(records.take(rows))
 
     def check(self, library: GreatExpectations) -> dict[str, list[Tally]]:
         """Checks each suite on all rows kept; returns the tallies by topic.
@@ -66,41 +64,41 @@ class TopicSuites:
         Raises:
             DuewheelError: an expectation cannot be checked.
         """
-        return {
-            topic: rows.check(library, self._suites[topic]) for topic, rows in self._rows.items()
-        }
+        return {topic: each.check(library) for topic, each in self._topics.items()}
 
 
-class _Rows:
-    """The rows of one topic."""
+class _Topic:
+    """The suite of one topic, and its rows."""
 
     def __init__(self, suite: Mapping[str, Any]) -> None:
+        self._suite = suite
         self._columns: dict[str, list[Any]] = {name: [] for name in _columns(suite)}
-        self._sources: list[str] = []
+        self._sources = RangeSources()
 
-    def take(self, records: KafkaRecords, partition: str) -> None:
-        self._sources += [f"{partition}@{offset}" for offset in records.offset.tolist()]
-        values = _texts(records.value) if any(n.startswith("value") for n in self._columns) else []
-        objects: list[Any] | None = None
+    def take(self, records: KafkaRecords) -> None:
+        self._sources.add(Sources(records.partitions, records.partition, records.offset))
+        values = _texts(records.value) if self._names("value") else []
+        objects = list(map(_parsed, values)) if self._names("value.") else []
+        header_names = records.headers.names.column()
         for name, column in self._columns.items():
             kind, _, path = name.partition(".")
             if kind == "header":
-                column += _headers(records.headers, path)
+                column += _newest(records.headers, header_names, path)
             elif not path:
                 column += values if kind == "value" else _texts(records.key)
             else:
-                objects = list(map(_parsed, values)) if objects is None else objects
                 column += [_at(each, path.split(".")) for each in objects]
 
-    def check(self, library: GreatExpectations, suite: Mapping[str, Any]) -> list[Tally]:
+    def check(self, library: GreatExpectations) -> list[Tally]:
         table = pa.table({name: _typed(column) for name, column in self._columns.items()})
-        totals = tallies(suite, {})
-        for tally, each in zip(totals, library.check(suite, {}, table), strict=True):
-            tally.add(each, self._names)
+        totals = tallies(self._suite, {})
+        for tally, each in zip(totals, library.check(self._suite, {}, table), strict=True):
+            tally.add(each, self._sources.names)
         return totals
 
-    def _names(self, rows: Int64) -> list[str]:
-        return [self._sources[row] for row in rows.tolist()]
+    def _names(self, start: str) -> bool:
+        """Whether the suite names a column that starts so."""
+        return any(name.startswith(start) for name in self._columns)
 
 
 # ---- the suite ----------------------------------------------------------------------------------
@@ -164,10 +162,10 @@ def _texts(content: Spans) -> list[str | None]:
     return [_text(each) for each in content.column().to_pylist()]
 
 
-def _headers(headers: RawHeaders, name: str) -> list[str | None]:
-    """Returns the newest header of a name, for each record."""
+def _newest(headers: RawHeaders, names: Column, name: str) -> list[str | None]:
+    """Returns the newest header of a name, for each record; `names` are those of all headers."""
     newest: list[str | None] = [None] * (len(headers.firsts) - 1)
-    hits = np.flatnonzero(np.asarray(_pc.equal(headers.names.column(), name.encode()), np.bool_))
+    hits = np.flatnonzero(np.asarray(_pc.equal(names, name.encode()), np.bool_))
     record = np.searchsorted(headers.firsts, hits, "right") - 1
     for row, text in zip(record.tolist(), _texts(headers.values.take(hits)), strict=True):
         newest[row] = text

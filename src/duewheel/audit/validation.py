@@ -36,12 +36,13 @@ from duewheel.audit.expectations import (
     failing,
     tallies,
 )
+from duewheel.audit.row_sources import RangeSources, Sources
 from duewheel.audit.topic_suites import TopicSuites
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.schemas.arrays import Bool, Int32, Int64
-from duewheel.schemas.batches import ACCEPTED, TimerBatch, TopicPartition
+from duewheel.schemas.batches import ACCEPTED, TimerBatch
 from duewheel.schemas.columns import lengths
-from duewheel.schemas.hashing import murmur2, source_names
+from duewheel.schemas.hashing import murmur2
 from duewheel.schemas.request.acceptance_rules import VALUE, Rule, Rules, load_suite
 from duewheel.schemas.request.parser import Contract, error_headers, parse_with_columns
 from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
@@ -60,20 +61,6 @@ _ROWS = pa.schema(
         pa.field("timer_id", pa.int64()),
     ]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """Partition and offset of some rows."""
-
-    partitions: list[TopicPartition]
-    partition: Int32
-    offset: Int64
-
-    def names(self, rows: Int64) -> list[str]:
-        """Returns the sources of some rows."""
-        sources = source_names(self.partitions, self.partition[rows], self.offset[rows])
-        return [str(name) for name in sources.cast(pa.large_string()).to_pylist()]
 
 
 def _disagreement(
@@ -96,15 +83,15 @@ class DisagreementTally:
 
 
 def _without_letters(
-    read: tuple[int, TimerBatch, pa.Table],
-) -> tuple[int, TimerBatch, pa.Table]:
+    read: tuple[int, KafkaRecords, TimerBatch, pa.Table],
+) -> tuple[int, KafkaRecords, TimerBatch, pa.Table]:
     """Drops copies of waiting dead letters: only the first copy of each is validated."""
-    number, batch, columns = read
+    number, records, batch, columns = read
     letters = batch.rejected & (batch.retries > 0)
     if not letters.any():
         return read
     keep = np.flatnonzero(~letters)
-    return number, batch.take(keep), columns.take(keep)
+    return number, records.take(keep), batch.take(keep), columns.take(keep)
 
 
 class AuditValidator:
@@ -121,7 +108,7 @@ class AuditValidator:
         self._contracts = contracts
         self._library = library
         self._own = own
-        self._sources: list[_Sources] = []
+        self._sources = RangeSources()
         self._tables: list[pa.Table] = []
         self.rules: dict[int, list[Tally]] = {}  # by number of the epoch
         self.disagreements = DisagreementTally()
@@ -133,13 +120,13 @@ class AuditValidator:
         if records.unread is not None:
             self.rejected.update({UNREADABLE_CODE: len(records.unread.row)})
             records = records.take(np.delete(np.arange(len(records)), records.unread.row))
-        for number, batch, columns in map(_without_letters, self._by_epoch(records)):
+        for number, some, batch, columns in map(_without_letters, self._by_epoch(records)):
             if not len(batch):
                 continue
             rules = self._contracts[number].rules
             failure = _rejected_by(batch, rules.rules)
             codes = _codes(failure, rules)
-            sources = _Sources(batch.partitions, batch.partition, batch.offset)
+            sources = Sources(batch.partitions, batch.partition, batch.offset)
             checked = self._library.check(rules.suite, rules.parameters, columns)
             totals = self.rules.setdefault(number, tallies(rules.suite, rules.parameters))
             for tally, each in zip(totals, checked, strict=True):
@@ -149,9 +136,9 @@ class AuditValidator:
             by_ingest = self._compare_ingest(sources, batch.rejected, fails, failure, rules)
             disputed = np.where(by_ingest == ACCEPTED, disputed, by_ingest)
             self.rejected.update(_counts(codes))
-            self._sources.append(sources)
+            self._sources.add(sources)
             self._tables.append(_across_rows(batch, codes, _codes(disputed, rules)))
-            self._own.take(records, batch)
+            self._own.take(some, batch)
             self.rows += len(batch)
 
     def across_rows(self, parameters: Mapping[str, Any], check: Check) -> list[Tally]:
@@ -161,24 +148,28 @@ class AuditValidator:
         checked = check(suite, parameters, table)
         totals = tallies(suite, parameters)
         for tally, each in zip(totals, checked, strict=True):
-            tally.add(each, self._names)
+            tally.add(each, self._sources.names)
         return totals
 
-    def _by_epoch(self, records: KafkaRecords) -> Iterator[tuple[int, TimerBatch, pa.Table]]:
-        """Parses records as ingest does, separately for each epoch, in offset order."""
+    def _by_epoch(
+        self, records: KafkaRecords
+    ) -> Iterator[tuple[int, KafkaRecords, TimerBatch, pa.Table]]:
+        """Parses records as ingest does, separately for each epoch, in offset order. Each record is
+        a row of the batch.
+        """
         newest = len(self._contracts) - 1
         batch, columns = parse_with_columns(records, self._contracts[newest])
         index = self._epochs.of_rows(batch.partitions, batch.partition, batch.offset)
         if (index == newest).all():
             if len(batch):
-                yield newest, batch, columns
+                yield newest, records, batch, columns
             return
         for number in np.unique(index).tolist():
             some = records.take(np.flatnonzero(index == number))
-            yield number, *parse_with_columns(some, self._contracts[number])
+            yield number, some, *parse_with_columns(some, self._contracts[number])
 
     def _compare_rules(
-        self, sources: _Sources, columns: pa.Table, fails: Sequence[Bool], rules: Rules
+        self, sources: Sources, columns: pa.Table, fails: Sequence[Bool], rules: Rules
     ) -> Int32:
         """Returns for each row a rule that decides it otherwise than the suite, or ACCEPTED."""
         disputed = np.full(columns.num_rows, ACCEPTED, np.int32)
@@ -197,7 +188,7 @@ class AuditValidator:
 
     def _compare_ingest(
         self,
-        sources: _Sources,
+        sources: Sources,
         rejected: Bool,
         fails: Sequence[Bool],
         failure: Int32,
@@ -218,16 +209,6 @@ class AuditValidator:
             found.append(_disagreement(source, code, pair, "ingest"))
         self.disagreements.add(found, int(differ.sum()))
         return np.where(differ, np.maximum(place, 0), ACCEPTED).astype(np.int32)
-
-    def _names(self, rows: Int64) -> list[str]:
-        """Returns the sources of rows, by index over all chunks."""
-        ends = np.cumsum([len(sources.offset) for sources in self._sources])
-        names = []
-        for row in rows.tolist():
-            chunk = int(np.searchsorted(ends, row, "right"))
-            begin = int(ends[chunk]) - len(self._sources[chunk].offset)
-            names += self._sources[chunk].names(np.array([row - begin]))
-        return names
 
 
 def _mask(rows: Int64, count: int) -> Bool:
