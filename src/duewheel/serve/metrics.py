@@ -62,18 +62,19 @@ class Measured:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begin_s, status, has_begun = time.monotonic(), 500, False
+        begin_s = time.monotonic()
+        status: int | None = None
 
         async def note_status(message: Message) -> None:
-            nonlocal status, has_begun
+            nonlocal status
             if message["type"] == "http.response.start":
-                status, has_begun = message["status"], True
+                status = message["status"]
             await send(message)
 
         async def note_leaving() -> Message:
             nonlocal status
             message = await receive()
-            if message["type"] == "http.disconnect" and not has_begun:
+            if message["type"] == "http.disconnect" and status is None:
                 status = _CLIENT_LEFT
             return message
 
@@ -82,7 +83,7 @@ class Measured:
         finally:
             operation = getattr(scope.get("route"), "operation_id", None) or _NO_OPERATION
             duration_ms = round((time.monotonic() - begin_s) * 1000)
-            self._statistics.count(operation, status, duration_ms)
+            self._statistics.count(operation, status or 500, duration_ms)
 
 
 class ServeMetrics:

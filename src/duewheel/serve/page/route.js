@@ -1,5 +1,5 @@
 // The view, in the part of the address after `#`: it can be linked to, the back button works, and
-// the address bar's copy of ids and keys is not sent. A search sends them to the API as a query.
+// the page is loaded without it. A search sends ids and keys to the API as a query.
 
 const VIEWS = [...document.querySelectorAll("nav [data-view]")].map(({ dataset }) => dataset.view);
 let listener = () => {};
