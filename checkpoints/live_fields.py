@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 
 FILE_NAME = "state"
 LIVE_OFFSET = 4096
@@ -118,7 +118,7 @@ class LiveFields:
     @property
     def wanted_settings(self) -> int:
         """The digest of the settings that a running shard should take
-        (src/duewheel/runtime/wanted_settings.py); 0: none. While it is set, ingest commits no
+        (src/duewheel/runtime/take_settings.py); 0: none. While it is set, ingest commits no
         batch.
         """
         return self._words[FieldIndex.WANTED_SETTINGS]

@@ -13,8 +13,8 @@ from duewheel.checkpoints.commit_and_close_pages import NO_COMMIT, Close, Commit
 from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.json_fields import StateFile
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryRefused
 

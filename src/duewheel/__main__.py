@@ -16,9 +16,9 @@ def main() -> None:
         print(f"duewheel, version {__version__}")
         return
     if sys.argv[1:] == ["health"]:  # without the command line, which costs ten times as much
-        from duewheel.runtime import health
+        from duewheel.runtime import health_command
 
-        sys.exit(health.main())
+        sys.exit(health_command.main())
     try:
         if sys.argv[1:2] in (["run"], ["ingest"], ["dequeue"]):
             from duewheel.cli.processes import main as run_command

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import structlog
 
 from duewheel.checkpoints import fs
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import record_key
-from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis

@@ -32,7 +32,7 @@ from tests.harness.publishers import JournalPublisher, RecordingPublisher  # noq
 from tests.harness.timer_shard import TimerShard  # noqa: E402
 
 from duewheel.checkpoints.local_state import dequeue_has_decided  # noqa: E402
-from duewheel.checkpoints.role import Role  # noqa: E402
+from duewheel.checkpoints.process_role import Role  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402
 from duewheel.osutil.host_share import share_one_heap  # noqa: E402
 from duewheel.osutil.signals import stop_signals  # noqa: E402

@@ -34,7 +34,7 @@ from tests.bench.usage import ProcessTree
 from tests.harness.launcher import launch, line, tail, wait_until
 
 from duewheel import __version__
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load

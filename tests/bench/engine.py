@@ -24,7 +24,7 @@ from tests.bench.figures import Recorder
 from tests.harness.publishers import RecordingPublisher
 from tests.harness.timer_shard import TimerShard
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.schemas.batches import (
     ACCEPTED,
     ANY_OFFSET,

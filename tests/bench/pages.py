@@ -34,7 +34,7 @@ from tests.harness.launcher import events, launch, tail, wait_until  # noqa: E40
 from tests.harness.publishers import RecordingPublisher  # noqa: E402
 from tests.harness.timer_shard import TimerShard  # noqa: E402
 
-from duewheel.checkpoints.role import Role  # noqa: E402
+from duewheel.checkpoints.process_role import Role  # noqa: E402
 from duewheel.config.settings import Settings, load  # noqa: E402
 from duewheel.schemas.columns import binary  # noqa: E402
 from duewheel.schemas.wire.record_codec import key_values  # noqa: E402

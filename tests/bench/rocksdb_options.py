@@ -46,7 +46,7 @@ from tests.bench.tables import markdown  # noqa: E402
 from tests.harness.publishers import RecordingPublisher  # noqa: E402
 from tests.harness.timer_shard import TimerShard  # noqa: E402
 
-from duewheel.checkpoints.role import Role  # noqa: E402
+from duewheel.checkpoints.process_role import Role  # noqa: E402
 from duewheel.schemas.arrays import Int64  # noqa: E402
 from duewheel.testing import ManualClock  # noqa: E402
 from duewheel.wheel.slots import HOUR_MS, WheelConfig  # noqa: E402

@@ -38,7 +38,7 @@ from tests.bench.engine import CONFIG, START_MS  # noqa: E402
 from tests.bench.usage import anonymous_mb  # noqa: E402
 from tests.harness.timer_shard import TimerShard  # noqa: E402
 
-from duewheel.checkpoints.role import Role  # noqa: E402
+from duewheel.checkpoints.process_role import Role  # noqa: E402
 from duewheel.runtime.checkpointer import DurableCheckpoints  # noqa: E402
 from duewheel.schemas.arrays import Int64  # noqa: E402
 from duewheel.schemas.batches import TimerBatch  # noqa: E402

@@ -37,7 +37,7 @@ from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 from tests.harness.timer_rows import timer_batch as small_batch
 from tests.harness.timer_shard import TimerShard
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.columns import binary
 from duewheel.streaming.batch_attempt import End

@@ -16,7 +16,7 @@ from tests.harness.timelines import KIND
 from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, ends_of
 from tests.harness.timer_shard import TimerShard
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.prove.cancel_judge import RequestOutcome, TimerRequest, cancel_faults
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import ManualClock, Unsynced

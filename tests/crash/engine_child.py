@@ -30,7 +30,7 @@ from tests.harness.timer_shard import TimerShard
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.fs import HOST_FS, Bytes, FileSystem
 from duewheel.checkpoints.live_fields import LiveFields
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition

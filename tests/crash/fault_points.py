@@ -213,7 +213,7 @@ POINTS = {
     "collect.segment_given_up": after(f"{LIVE}.set_gc_cancels"),
     "collect.segment_half_unlinked": before(UNLINK, call=2),
     "collect.segment_unlinked": before(UNLINK, call=3),
-    # settings that dequeue takes while ingest runs: the steps of runtime/wanted_settings.py
+    # settings that dequeue takes while ingest runs: the steps of runtime/take_settings.py
     "settings.unplanned": before("duewheel.wheel.admin.change_settings:plan"),
     "settings.id_taken": after(f"{PRODUCER}.init_transactions", inside=TAKE),
     "settings.commit_sent": after(

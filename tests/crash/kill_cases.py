@@ -19,7 +19,7 @@ from tests.crash.engine_cases import (
 )
 from tests.harness.timer_rows import TimerRow
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.schemas.header_names import Answer
 from duewheel.wheel.storage.full_check import check
 

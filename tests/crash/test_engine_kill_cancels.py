@@ -31,7 +31,7 @@ from tests.crash.engine_child import accept_cut
 from tests.crash.kill_cases import batches, cases, finish
 from tests.harness.timer_rows import ends_of
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.errors import RecoveryRefused
 from duewheel.wheel.storage import cancel_log
 from duewheel.wheel.storage.byte_layouts import hour_name

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.harness.timelines import wheel_only
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory

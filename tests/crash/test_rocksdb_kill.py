@@ -24,7 +24,7 @@ from tests.crash.rocksdb_child import CONFIG, NOW_MS, P0, SPAN_MS, WHEEL
 from tests.harness.publishers import RecordingPublisher
 from tests.harness.timer_shard import TimerShard
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.testing import ManualClock

@@ -25,7 +25,7 @@ from duewheel.config.settings import load
 from duewheel.errors import SettingsChange
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.child_process import Child
-from duewheel.runtime import wanted_settings
+from duewheel.runtime import take_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -50,7 +50,7 @@ class Changing:
     def request(self) -> None:
         settings = load(self.mapped_to(self.new))
         with State.open(settings.storage.data_dir) as state:
-            state.live.want_settings(wanted_settings.digest(settings))
+            state.live.want_settings(take_settings.digest(settings))
 
     def arrived(self, target: str) -> list[bytes]:
         return sorted(record.value for record in read_topic(self._servers, target))

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from duewheel.checkpoints.file_lock import ENGINE_LOCK, lock_is_held
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.errors import DiskFull
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory

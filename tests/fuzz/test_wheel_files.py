@@ -20,8 +20,8 @@ from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, ends_of, timer_batch
 from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import DuewheelError
 from duewheel.schemas.batches import Deliveries

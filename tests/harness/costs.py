@@ -16,8 +16,8 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.publishers import RecordingPublisher
 from tests.harness.timer_rows import suite_parameters
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import records_of

@@ -20,8 +20,8 @@ from duewheel import factory
 from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.local_state import Keep, RecoveryRecord
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress_mirror import Mirror
-from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.osutil.child_process import Child

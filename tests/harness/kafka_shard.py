@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.harness.fault_judge import FaultTopics
 from tests.harness.timer_shard import TimerShard
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.clock import SystemClock
 from duewheel.kafka.publish.fenced_session import ShardNames
 from duewheel.kafka.publish.publisher import KafkaPublisher

@@ -16,7 +16,7 @@ from tests.harness.timer_rows import P0, P1, TimerRow, ends_of
 from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.batches import TopicPartition
 from duewheel.testing import ManualClock

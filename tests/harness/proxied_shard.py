@@ -20,7 +20,7 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.source_table import as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite

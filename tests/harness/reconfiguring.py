@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from tests.harness.local_world import PRECISION_MS
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import RECORD_BYTES_MAX
-from duewheel.checkpoints.role import Role
 from duewheel.wheel.admin.change_settings import Plan, Rotation, take
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig

@@ -18,7 +18,7 @@ from duewheel import factory
 from duewheel.api.dead_letters import ReplayFilter
 from duewheel.checkpoints.local_state import RecoveryRecord
 from duewheel.checkpoints.pauses import PausedTimers
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.errors import KafkaUnavailable, RecoveryRefused

@@ -10,7 +10,7 @@ from tests.harness.recovery_world import RecoveryWorld, half_delivered
 from tests.harness.timer_rows import TIMER_TOPIC
 
 from duewheel.checkpoints.local_state import RecoveryRecord
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.dequeue.standby import Follower

@@ -31,7 +31,7 @@ from tests.harness.publishing import own_threads, where_they_are
 from tests.harness.reader import consumer, read_committed
 from tests.harness.shared_broker import SharedBroker
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals as internals

@@ -15,7 +15,7 @@ from tests.harness.launcher import launch, objects, run
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.live_fields import Lag
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.cli.main import cli
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load

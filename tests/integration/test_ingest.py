@@ -18,7 +18,7 @@ from kafka import TopicPartition as KafkaPartition
 from tests.harness.ingest_shard import DEADLINE_S, LATER, WHEEL, Headers, IngestShard, shard
 from tests.harness.shared_broker import SharedBroker
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.client import transaction
 from duewheel.clock import SystemClock
 from duewheel.runtime.ingest_process import CHECKPOINT

@@ -29,8 +29,8 @@ from tests.harness.served import (
 from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.checkpoints.obstacles import Obstacles
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.client import Answer
 from duewheel.clock import SystemClock

@@ -29,7 +29,7 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel.api.dead_letters import ReplayFilter
 from duewheel.checkpoints.local_state import dequeue_has_decided
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load

@@ -15,9 +15,9 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.timer_shard import TimerShard
 
 from duewheel import factory
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import sealed
-from duewheel.checkpoints.role import Role
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.topics.admin import KafkaAdmin

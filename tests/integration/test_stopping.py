@@ -21,7 +21,7 @@ from tests.harness.launcher import events, launch, wait_until
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.file_lock import holder_of
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, Locked

@@ -16,9 +16,9 @@ from tests.harness.shared_broker import SharedBroker
 from duewheel.checkpoints import partition_limit
 from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.clock import SystemClock

@@ -20,7 +20,7 @@ from tests.harness.launcher import run, wait_until
 from tests.harness.shard_topics import DEAD, STATE, TIMER, ShardTopics, made
 from tests.harness.shared_broker import SharedBroker
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, timer_batch
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.errors import ConfigError
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import Pending, PendingTimers

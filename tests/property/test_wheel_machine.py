@@ -31,8 +31,8 @@ from tests.harness.publishers import RecordingPublisher
 from tests.harness.timer_rows import TIMER_TOPIC, TimerRow, answer_value, chases_in, timer_batch
 from tests.harness.timer_shard import TimerShard
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.prove.cancel_judge import RequestOutcome, TimerRequest, cancel_faults
 from duewheel.schemas.batches import Deliveries, TopicPartition

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TimerBatch
 from duewheel.testing import ManualClock

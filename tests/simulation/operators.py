@@ -19,7 +19,7 @@ from tests.simulation.watched_parts import WatchedDirectory
 from tests.simulation.world import TOPIC_IDS, World
 
 from duewheel.checkpoints.config_epochs import WINDOW
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, RecoveryRefused
 from duewheel.wheel.admin.accept_loss import KafkaTopics, accept, losses

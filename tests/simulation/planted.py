@@ -55,14 +55,14 @@ PLANTED = {
     "no-guard": Planted(
         "1",
         "slots are closed while the host's clock is ahead of the brokers'",
-        "wheel/dequeue/closing_guard.py",
+        "wheel/dequeue/clock_guard.py",
         "        return None if self.blocks_closing else now_ms\n",
         "        return now_ms\n",
     ),
     "guard-by-host-time": Planted(
         "1",
         "the brokers' clock is followed by the host's, not by boottime",
-        "wheel/dequeue/closing_guard.py",
+        "wheel/dequeue/clock_guard.py",
         "        self._clock = clock\n",
         "        self._clock = clock\n"
         "        vars(self)['_clock'] = type('', (), {'now_ms': clock.now_ms})()\n"
@@ -200,24 +200,24 @@ PLANTED = {
     "doubt": Planted(
         "3",
         "a transaction in doubt is always tried again",
-        "wheel/transaction_outcome.py",
+        "wheel/doubt_resolution.py",
         "if _value(found) == attempted.encode():",
         "if False:",
     ),
     "doubt-committed": Planted(
         "2",
         "a transaction in doubt is always taken for committed",
-        "wheel/transaction_outcome.py",
+        "wheel/doubt_resolution.py",
         "            if _value(found) == attempted.encode():\n                outcome",
         "            if True:\n                outcome",
     ),
     "doubt-anothers": Planted(
         "3",
         "the position of another writer is taken for an abort, and written over",
-        "wheel/transaction_outcome.py",
+        "wheel/doubt_resolution.py",
         "elif _value(found) == _value(before):",
         "else:",
-        test="unit/wheel/test_transaction_outcome.py::test_what_another_has_committed_is_no_abort",
+        test="unit/wheel/test_doubt_resolution.py::test_what_another_has_committed_is_no_abort",
     ),
     "half-slot": Planted(
         "3",

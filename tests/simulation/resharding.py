@@ -27,9 +27,9 @@ from tests.simulation.watched_parts import WatchedDirectory
 from tests.simulation.world import World
 
 from duewheel.backoff import Backoff
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.checkpoints.reshard_records import NOTICE_KEY
-from duewheel.checkpoints.role import Role
 from duewheel.errors import DiskFull, Fenced, KafkaUnavailable, PublishDoubt, RecoveryRefused
 from duewheel.ops.reshard import BACKOFF_MS, Reassignment
 from duewheel.wheel.dequeue.lifecycle import Dequeue

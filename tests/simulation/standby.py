@@ -16,7 +16,7 @@ from tests.simulation.watched_parts import WatchedDirectory
 from tests.simulation.world import World
 
 from duewheel.checkpoints.local_state import RecoveryRecord
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.wheel.dequeue.standby import Follower, Verdict
 

@@ -30,9 +30,9 @@ from tests.simulation.watched_parts import WatchedDirectory, WatchedEngine
 
 from duewheel.checkpoints.file_lock import ENGINE_LOCK, lock_is_held
 from duewheel.checkpoints.local_state import dequeue_has_decided
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.reshard_records import is_unfinished_notice
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile, Fenced, RecoveryRefused, SettingsChange
 from duewheel.kafka.log.list_offsets_times import EARLIEST

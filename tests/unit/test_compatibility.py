@@ -17,8 +17,8 @@ from tests.harness.publishers import RecordingPublisher
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0, suite_parameters
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.cli.main import cli
 from duewheel.config.settings import Settings
 from duewheel.runtime.checkpointer import DurableCheckpoints

@@ -2,7 +2,7 @@
 
     1. ingest commits no batch: either the locks of both processes are held, so that neither runs
        nor can start; or dequeue runs this, and `state` has the request for it, which lasts until
-       dequeue has started with the new settings (src/duewheel/runtime/wanted_settings.py)
+       dequeue has started with the new settings (src/duewheel/runtime/take_settings.py)
     2. the newest progress is read. The change is refused unless this directory is its owner's,
        whole, and has caught up: only then are its marks above every row that was ever placed
     3. the transactional id is taken, and 2 done again: a forgotten instance elsewhere is fenced
@@ -30,13 +30,13 @@ from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, RecoveryRefus
 from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.schemas.partition_names import partition_name
 from duewheel.wheel.dequeue_config import DequeueConfig
+from duewheel.wheel.doubt_resolution import CommitOutcome, Ledger
 from duewheel.wheel.publisher_protocol import Publisher
 from duewheel.wheel.recovery.kept_files import decide
 from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
-from duewheel.wheel.transaction_outcome import CommitOutcome, Ledger
 
 _ATTEMPTS_MAX = 20  # each with a producer of its own; a broker may refuse the record for good
 

@@ -1,7 +1,7 @@
 """Commits each transaction exactly once: 3. and 4. of loop.py.
 
     3. publishes the messages and the progress, atomically. In doubt a new producer ends the
-       transaction, and the progress in Kafka decides (wheel/transaction_outcome.py). An aborted one
+       transaction, and the progress in Kafka decides (wheel/doubt_resolution.py). An aborted one
        is tried again after a wait; another one's progress means that another instance owns the
        shard. One whose transactional id was taken (Displaced) waits first, and publishes as soon
        as it has taken the id back. In the other order two instances take it from each other during
@@ -40,14 +40,14 @@ from duewheel.errors import (
     TransactionTooSlow,
 )
 from duewheel.schemas.batches import TopicPartition
-from duewheel.wheel.dequeue.closing_guard import ClosingGuard
+from duewheel.wheel.dequeue.clock_guard import ClockGuard
 from duewheel.wheel.dequeue.partitioner import narrow_cuts
 from duewheel.wheel.dequeue.statistics import Totals
+from duewheel.wheel.doubt_resolution import CommitOutcome, Ledger
 from duewheel.wheel.encoded import Writes
 from duewheel.wheel.publisher_protocol import Prepared, Publisher
 from duewheel.wheel.recovery.startup import Started
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.transaction_outcome import CommitOutcome, Ledger
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +91,7 @@ class Committer:
         directory: DataDirectory,
         publisher: Publisher,
         clock: Clock,
-        guard: ClosingGuard,
+        guard: ClockGuard,
         totals: Totals,
         started: Started,
         beat: Callable[[], None],

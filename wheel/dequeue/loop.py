@@ -21,7 +21,7 @@ the loop.
   before it, and is a heartbeat for a standby. After a recovery no slot is closed or delivered
   until ingest has caught up.
 - No timer leaves early: a slot is closed when its last due time is past, and only closed slots are
-  published. No slot is closed while this host's clock is ahead of the brokers' (closing_guard.py);
+  published. No slot is closed while this host's clock is ahead of the brokers' (clock_guard.py);
   slots that are closed already are delivered, whatever the clock does meanwhile.
 
 Not thread-safe. The loop owns its publisher. It reads closed slots without a lock: no process
@@ -38,12 +38,12 @@ from dataclasses import replace
 import structlog
 
 from duewheel.checkpoints.commit_and_close_pages import Close, Marks
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress, advanced, half_rows_by_slot
-from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
-from duewheel.wheel.dequeue.closing_guard import ClosingGuard
+from duewheel.wheel.dequeue.clock_guard import ClockGuard
 from duewheel.wheel.dequeue.committer import Committer, TooLarge, TooWide
 from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
 from duewheel.wheel.dequeue.phase_and_position import Phase, Position
@@ -91,7 +91,7 @@ class Loop:
         self._clock = clock
         self._config = config
         self._totals = totals
-        self._guard = ClosingGuard(clock, config.clock_skew_max_ms)
+        self._guard = ClockGuard(clock, config.clock_skew_max_ms)
         self._commits = Committer(
             directory,
             publisher,

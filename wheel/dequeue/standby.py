@@ -45,9 +45,9 @@ import structlog
 
 from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.local_state import is_own, read_local_state
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.progress_mirror import Mirror
-from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock, Interval
 from duewheel.errors import CorruptFile, KafkaUnavailable, RecoveryPending, RecoveryRefused
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies

@@ -13,8 +13,8 @@ import structlog
 from duewheel.clock import Clock, Interval
 from duewheel.schemas.arrays import Int32, Int64
 from duewheel.schemas.batches import NO_LEVEL, Deliveries
+from duewheel.wheel.dequeue.delivery_lateness import LatenessStatistics
 from duewheel.wheel.dequeue.duration_histogram import Histogram
-from duewheel.wheel.dequeue.lateness import LatenessStatistics
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
 from duewheel.wheel.policies.policy import counts_by_policy

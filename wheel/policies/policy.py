@@ -79,7 +79,7 @@ class DueRows:
     rank: Int64  # each row's place among the rows of its timer topic in its slot, from 0
     precision_ms: int
     window_ms: int  # the roll window: the longest wait of one copy
-    # When their range was closed, by this host's clock while the brokers' agrees (closing_guard.py)
+    # When their range was closed, by this host's clock while the brokers' agrees (clock_guard.py)
     now_ms: int
     pending: Bool  # neither cancelled nor delivered
     queues: dict[str, RateQueue]  # by target, of this loop

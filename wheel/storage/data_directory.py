@@ -25,7 +25,7 @@ import structlog
 from duewheel.checkpoints.commit_and_close_pages import Commit, HourLengths
 from duewheel.checkpoints.file_lock import ENGINE_LOCK, FileLock, lock_is_held
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.arrays import Int32, Int64

@@ -14,7 +14,7 @@ from duewheel.api.fact import Gauge, fact
 from duewheel.api.model import InstantMs, Result
 from duewheel.api.process_state import ALIVE, ProcessState
 from duewheel.api.reasons import effects
-from duewheel.checkpoints import pauses, role
+from duewheel.checkpoints import pauses, process_role
 from duewheel.schemas.partition_names import partition_name
 
 
@@ -394,7 +394,7 @@ class ShardView(Result):
 
 
 PausedKind = pauses.PausedKind
-ProcessName = role.ProcessName
+ProcessName = process_role.ProcessName
 
 
 class Paused(Result):

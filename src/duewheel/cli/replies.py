@@ -114,6 +114,6 @@ def say_what_keep_does(settings: Settings) -> None:
 
 def why_late(settings: Settings) -> str:
     """Returns the reasons of the shard on this host, if there are any: the end of a sentence."""
-    from duewheel.ops.shard.why_not_ready import why_no_reply
+    from duewheel.ops.shard.local_readiness import why_no_reply
 
     return "".join(f"; {reason}" for reason in why_no_reply(settings, SystemClock()))

@@ -60,7 +60,7 @@ def health(settings: Settings) -> int:
     Prints `ready`, or a line for each reason why not, with exit code 1. With options it costs ten
     times the processor time.
     """
-    from duewheel.runtime.health import report_of
+    from duewheel.runtime.health_command import report_of
 
     return report_of(settings)
 

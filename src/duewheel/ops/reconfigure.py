@@ -1,7 +1,7 @@
 """`duewheel reconfigure`: changes the settings that decide a row's slot, skips records, and accepts
 the loss of timer partitions, on a shard with progress.
 
-wheel/admin/ (change_settings.py, skip_records.py, accept_loss.py) and runtime/wanted_settings.py
+wheel/admin/ (change_settings.py, skip_records.py, accept_loss.py) and runtime/take_settings.py
 have the steps. A dry run takes no lock and no transactional id, so a
 running shard may make its report outdated.
 """
@@ -27,8 +27,8 @@ from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.local_state import Local
 from duewheel.checkpoints.ownership import require_not_sealed
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config import setting_names
 from duewheel.config.settings import Settings
@@ -37,7 +37,7 @@ from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.signals import stop_signals
-from duewheel.runtime import wanted_settings
+from duewheel.runtime import take_settings
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.partition_names import by_name, partition_named, record_named
@@ -94,7 +94,7 @@ def _changed(
     Raises as `apply_settings`.
     """
     config, committed = factory.dequeue_config(settings), publisher.peek()
-    offsets_at = wanted_settings.offsets_at(committed, admin)
+    offsets_at = take_settings.offsets_at(committed, admin)
     rotation = Rotation(secrets.randbits, partial(_ends, admin)) if rotate_key else None
     is_locked = lock_is_held(settings.storage.data_dir / Role.DEQUEUE.lock_name)
     runs = is_locked and not rotate_key  # a running dequeue draws no key
@@ -117,7 +117,7 @@ def _taken_by_dequeue(settings: Settings, publisher: KafkaPublisher, planned: Pl
         DuewheelError: it has not answered in time; it may take them later.
     """
     with State.open(settings.storage.data_dir) as state:
-        state.live.want_settings(wanted_settings.digest(settings))
+        state.live.want_settings(take_settings.digest(settings))
         end_s = time.monotonic() + _TAKEN_S
         while state.live.wanted_settings:
             if time.monotonic() > end_s:
@@ -151,7 +151,7 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> Skipped:
         ends = _ends(admin, (partition for partition, _ in records))
 
         def planned(committed: Progress | None) -> Progress:
-            offsets_at = wanted_settings.offsets_at(committed, admin)
+            offsets_at = take_settings.offsets_at(committed, admin)
             local = _seen(settings)
             return plan_skip(records, committed, local, settings.wheel, config, offsets_at, ends)
 

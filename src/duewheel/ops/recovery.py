@@ -27,8 +27,8 @@ from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.local_state import Keep, Local, is_own
 from duewheel.checkpoints.ownership import require_own_files
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import NOBODY, Progress
-from duewheel.checkpoints.role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka.log.columns import committed_records

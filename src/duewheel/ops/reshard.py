@@ -58,8 +58,8 @@ from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.osutil.signals import stop_signals
 from duewheel.schemas.partition_names import by_name
 from duewheel.schemas.wire.single_record import single
+from duewheel.wheel.doubt_resolution import CommitOutcome, Ledger
 from duewheel.wheel.publisher_protocol import Publisher, Seen
-from duewheel.wheel.transaction_outcome import CommitOutcome, Ledger
 
 _ATTEMPTS = 20
 BACKOFF_MS = 50, 1_000  # between attempts; random, because two equal rhythms would fence for ever

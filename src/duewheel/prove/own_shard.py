@@ -27,8 +27,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, NoDataDirectory
 from duewheel.ops.files import check_files
+from duewheel.ops.shard.local_readiness import not_ready_reasons
 from duewheel.ops.shard.processes import supervised
-from duewheel.ops.shard.why_not_ready import not_ready_reasons
 from duewheel.osutil.child_process import Child
 from duewheel.prove.own_settings import environment, write_settings
 

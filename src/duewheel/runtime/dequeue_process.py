@@ -3,7 +3,7 @@
 Steps of a start: take the data directory; check the topics, while the shard's progress is read;
 claim the shard, a new one with its first progress (a standby follows its owner until then); deliver
 until a signal, or until other settings are requested: then it takes them, and starts again
-(wanted_settings.py). Any failure ends the process; its supervisor starts it again.
+(take_settings.py). Any failure ends the process; its supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from duewheel import factory
 from duewheel.checkpoints.local_state import read_local_state
 from duewheel.checkpoints.obstacles import FILE_NAME, Obstacles
 from duewheel.checkpoints.ownership import require_not_sealed, require_own_files
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.clock import Clock
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
@@ -35,7 +35,7 @@ from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import first_starts
 from duewheel.osutil.host_share import do_without_pandas, share_one_heap
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
-from duewheel.runtime import wanted_settings
+from duewheel.runtime import take_settings
 from duewheel.runtime.lag_watch import LagWatch
 from duewheel.runtime.pause_watch import PauseWatch
 from duewheel.schemas.batches import TopicPartition
@@ -68,7 +68,7 @@ def run_dequeue(settings: Settings, *, take_over: bool = False, standby: bool = 
     with stop_signals() as stopping, ignore_kafka_errors_after_stop(stopping):
         clock = factory.StoppableClock(stopping)
         while not stopping.is_set():
-            settings = wanted_settings.taken(settings, clock)
+            settings = take_settings.taken(settings, clock)
             _run(settings, clock, take_over=take_over, standby=standby)
             take_over = False
 

@@ -36,7 +36,7 @@ from duewheel.backoff import Backoff
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.local_state import RecoveryRecord, dequeue_has_decided, read_local_state
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock, Interval

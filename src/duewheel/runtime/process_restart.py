@@ -21,7 +21,7 @@ import structlog
 
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.live_fields import Heartbeat
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.errors import ConfigError, DuewheelError, Fenced, Locked, RecoveryRefused

@@ -7,7 +7,7 @@ instants are epoch ms by this host's clock. The files may change between the rea
 
 Invariant: this module and all that it imports are light, because `duewheel health` runs every few
 seconds: no dataclasses, whose import and classes would cost a quarter of it
-(tests/unit/runtime/test_health.py).
+(tests/unit/runtime/test_health_command.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from duewheel.api.process_state import ALIVE, ProcessState
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.pauses import PauseRecord, PausesFile
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.unfinished_recovery import Recovering, recovering
 from duewheel.runtime import run_file
 from duewheel.runtime.pending_total import TimerTotals, totals_of

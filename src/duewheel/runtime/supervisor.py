@@ -28,7 +28,7 @@ import structlog
 from duewheel.audit.schedule import AuditSchedule, start_audit
 from duewheel.checkpoints import fs
 from duewheel.checkpoints.file_lock import ENGINE_LOCK, FileLock
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings

@@ -26,10 +26,10 @@ from duewheel.api.shard import (
 )
 from duewheel.api.timers import Lateness
 from duewheel.ops.shard.lateness import read_lateness
+from duewheel.ops.shard.local_readiness import not_ready_reasons
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.shard.selective_pause import pause_selection, resume_selection
 from duewheel.ops.shard.status import read_status
-from duewheel.ops.shard.why_not_ready import not_ready_reasons
 from duewheel.serve.problems import Refused, documented
 from duewheel.serve.service import Changing, Shared
 from duewheel.serve.url_names import NAME

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.local_state import RecoveryRecord
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.clock import Clock
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.append.cancel_lookup import CancelLimits

@@ -36,7 +36,7 @@ from typing import Any, Self
 import numpy as np
 
 from duewheel.api.due_time import DueTime, span_ms
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.client import AsyncDelayProducer, DelayProducer
 from duewheel.client.producer import has_due_time
 from duewheel.config.settings import Settings

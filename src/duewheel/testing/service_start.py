@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from duewheel import factory
 from duewheel.api.model import text_of
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.config.sources import read_file

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
-from duewheel.checkpoints.role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.ops.shard.status import read_status

@@ -20,8 +20,8 @@ from duewheel.checkpoints.commit_and_close_pages import (
     marks_to,
 )
 from duewheel.checkpoints.live_fields import Heartbeat
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress_mirror import Mirror
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import FORMAT, Damage, State
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError
 

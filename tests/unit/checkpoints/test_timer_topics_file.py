@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.timer_topics_file import FILE_NAME, TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import StorageSection, TimerSection

@@ -15,7 +15,7 @@ from duewheel.checkpoints.fs import HOST_FS
 from duewheel.cli.replies import ReplyWait
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.ops.shard import processes, why_not_ready
+from duewheel.ops.shard import local_readiness, processes
 from duewheel.runtime import run_file
 from duewheel.runtime.run_file import Supervised
 
@@ -46,11 +46,11 @@ def test_a_wait_that_was_asked_for_is_not_extended(settings: Settings) -> None:
 
 
 def test_reasons_are_those_of_the_shard_on_this_host(stopped: Settings, tmp_path: Path) -> None:
-    assert why_not_ready.why_no_reply(stopped, SystemClock())[0] == "ingest is stopped"
+    assert local_readiness.why_no_reply(stopped, SystemClock())[0] == "ingest is stopped"
     elsewhere = stopped.model_copy(
         update={"storage": stopped.storage.model_copy(update={"data_dir": tmp_path / "none"})}
     )
-    assert why_not_ready.why_no_reply(elsewhere, SystemClock()) == []
+    assert local_readiness.why_no_reply(elsewhere, SystemClock()) == []
 
 
 @pytest.fixture

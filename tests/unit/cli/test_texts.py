@@ -27,7 +27,7 @@ from duewheel.api.shard import ShardView
 from duewheel.api.timers import TimerSummary
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.live_fields import Lag
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.cli.dead_letters import letter_line
 from duewheel.cli.main import cli

@@ -25,9 +25,9 @@ from duewheel.checkpoints.held_copies import (
     partition_of,
     value_of,
 )
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import COPY_BYTES_MAX, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import reassigned, unsealed
-from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka.publish.held_queue import (
     READ_BYTES,

@@ -10,7 +10,7 @@ from tests.harness.state_pages import damage_both_commits
 from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 from tests.harness.timer_shard import TimerShard
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import CorruptFile
 from duewheel.kafka.topics.discovery import TakenTopics

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.harness.recovery_world import RecoveryWorld
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 

@@ -14,7 +14,7 @@ import pytest
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, Locked, RecoveryRefused

@@ -12,7 +12,7 @@ from duewheel.api.reasons import REASONS
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.live_fields import Lag
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings, load
 from duewheel.runtime import run_file

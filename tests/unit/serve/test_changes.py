@@ -22,7 +22,7 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.served import COUNT, TOKEN, RecordingProducer, bearer, fill, served, settings_of
 from tests.harness.timer_rows import P0, P1, TimerRow
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.client import Answer
 from duewheel.client.handle import RecallHandle

@@ -35,9 +35,9 @@ from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.dead_letters import Refusal
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel import target_rules
+from duewheel.wheel.doubt_resolution import CommitOutcome, Ledger, PositionRecord
 from duewheel.wheel.encoded import Part
 from duewheel.wheel.target_rules import Reason, Target, reason_text
-from duewheel.wheel.transaction_outcome import CommitOutcome, Ledger, PositionRecord
 
 P = TypeVar("P", bound=PositionRecord)
 

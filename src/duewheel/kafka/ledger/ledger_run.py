@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from duewheel.errors import KafkaUnavailable, PublishDoubt
 from duewheel.kafka.ledger.command_ledger import CommandLedger
 from duewheel.kafka.ledger.new_records import NewRecord
-from duewheel.wheel.transaction_outcome import PositionRecord
+from duewheel.wheel.doubt_resolution import PositionRecord
 
 P = TypeVar("P", bound=PositionRecord)
 Part = TypeVar("Part")  # a part of the source, as the command counts it

@@ -2,7 +2,7 @@
 
 All that is written exactly once uses it: deliveries with their progress, replays with their
 position. A failed transaction stays open: the caller drops the producer, and the next `open` ends
-the transaction. wheel/transaction_outcome.py then finds out whether it was committed. A producer
+the transaction. wheel/doubt_resolution.py then finds out whether it was committed. A producer
 belongs to one thread.
 """
 

@@ -1,5 +1,6 @@
-"""The lateness of deliveries since dequeue began (wheel/dequeue/lateness.py), for the page of
-`duewheel serve`.
+"""The lateness of deliveries since dequeue began, for the page of `duewheel serve`.
+
+Dequeue counts it: wheel/dequeue/delivery_lateness.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import errno
 
 from duewheel.api.shard import Paused
 from duewheel.checkpoints.fs import HOST_FS
-from duewheel.checkpoints.role import ProcessName, Role
+from duewheel.checkpoints.process_role import ProcessName, Role
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.files import open_files

@@ -16,7 +16,7 @@ from duewheel.api.shard import Promoted
 from duewheel.checkpoints.file_lock import lock_is_held
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.live_fields import PROMOTION_MS
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock

@@ -14,7 +14,7 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow
 
 from duewheel.api.shard import Promoted
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.errors import ConfigError, RecoveryPending
 from duewheel.ops.shard.promote import promote_standby
 from duewheel.ops.shard.status import read_status

@@ -15,7 +15,7 @@ from duewheel.api.messages import octets_shown
 from duewheel.api.requests import TimerFilter
 from duewheel.api.shard import Paused
 from duewheel.api.timers import TimerSummary
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.client.handle import RecallHandle
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings

@@ -18,7 +18,7 @@ from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.held_copies import Held
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import ConfigError, Fenced, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition

@@ -14,7 +14,7 @@ from tests.harness.recovery_world import RecoveryWorld
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.live_fields import LiveFields
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import SettingsChange
 from duewheel.wheel.admin.change_settings import take

@@ -14,7 +14,7 @@ from tests.harness.local_world import NOW_MS
 from tests.harness.timer_rows import P0, P1, timer_batch
 
 from duewheel.checkpoints.local_state import RecoveryRecord
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.wheel.slots import HOUR_MS

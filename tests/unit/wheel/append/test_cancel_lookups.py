@@ -10,7 +10,7 @@ import pytest
 from tests.harness.cancel_world import CancelWorld, cancel, count_messages_read, timer
 from tests.harness.timer_rows import P0, P1, timer_batch
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.wheel.append.cancel_lookup import CancelLimits
 
 

@@ -14,8 +14,8 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import NOBODY, Progress
-from duewheel.checkpoints.role import Role
 from duewheel.errors import TransactionTooSlow
 from duewheel.schemas import header_names as names
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND

@@ -17,7 +17,7 @@ from tests.harness.timer_rows import P0, P1, TimerRow
 from duewheel.checkpoints.cancel_bounds import FILE_NAME, CancelBounds
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.local_state import RecoveryRecord
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_OFFSET

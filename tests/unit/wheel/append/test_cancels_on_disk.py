@@ -14,7 +14,7 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.streaming.disk_guard import written_bytes
 from duewheel.wheel.append.staged_batch import StagedBatch

@@ -16,7 +16,7 @@ from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import Locked, RecoveryPending, RecoveryRefused
 from duewheel.testing import ManualClock

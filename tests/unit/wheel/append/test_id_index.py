@@ -13,7 +13,7 @@ from tests.harness.manual_host import ManualHost
 from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.append import id_index, id_runs
 from duewheel.wheel.append.cancel_lookup import CancelLimits

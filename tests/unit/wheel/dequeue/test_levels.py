@@ -20,7 +20,7 @@ from tests.harness.local_world import NOW_MS, LocalWorld, fated
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, suite_parameters, timer_batch
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.timers import pending_stats as stats

@@ -12,7 +12,7 @@ from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow, suite_parameters, timer_batch
 from tests.simulation.years import DAY_MS, traffic
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.schemas.batches import TimerBatch

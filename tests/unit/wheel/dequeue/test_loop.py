@@ -22,9 +22,9 @@ from tests.harness.timer_shard import TimerShard
 from duewheel.checkpoints.commit_and_close_pages import Close
 from duewheel.checkpoints.fs import Bytes, FileSystem
 from duewheel.checkpoints.local_state import RecoveryRecord
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import UNCOUNTED
-from duewheel.checkpoints.role import Role
 from duewheel.errors import Fenced, KafkaUnavailable, PublishDoubt, RecoveryPending, RecoveryRefused
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue import loop

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
 from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.slots import WheelConfig

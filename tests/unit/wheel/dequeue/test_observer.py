@@ -10,8 +10,8 @@ import pytest
 from tests.harness.local_world import LocalWorld, timer
 from tests.harness.publishers import RecordingPublisher
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.testing import ManualClock
 from duewheel.wheel.encoded import NO_ROWS, Aside, Encoded, Writes
 from duewheel.wheel.publisher_protocol import Prepared

@@ -17,8 +17,8 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS, SLOT, LocalWorld
 from tests.harness.publishers import RecordingPublisher
 from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.record_batch import Batch

@@ -16,7 +16,7 @@ from tests.harness.launcher import wait_until
 from tests.harness.local_world import LocalWorld
 from tests.harness.timer_rows import P0
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.threads import failures
 from duewheel.wheel.dequeue.prefetch import ReadAhead, ReadAheadConfig, ReadAheadThread
 from duewheel.wheel.slots import HOUR_MS, WheelConfig

@@ -17,8 +17,8 @@ from tests.harness.standbys import Standby, half_way, marks_of, world
 from tests.harness.timelines import spoil_timeline
 from tests.harness.timer_rows import TIMER_TOPIC
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import NOBODY
-from duewheel.checkpoints.role import Role
 from duewheel.errors import RecoveryPending, SettingsChange
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.wheel.append.staged_batch import StagedBatch, Written

@@ -16,8 +16,8 @@ from tests.harness.standbys import Standby, half_way, world
 
 from duewheel.checkpoints.live_fields import PROMOTION_MS
 from duewheel.checkpoints.local_state import RecoveryRecord
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.reshard_records import nothing, sealed
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import Fenced, RecoveryPending
 from duewheel.wheel.dequeue.standby import Verdict

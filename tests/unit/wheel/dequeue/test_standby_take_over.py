@@ -12,7 +12,7 @@ from tests.harness.local_world import fated
 from tests.harness.recovery_world import PARTITIONS, RecoveryWorld, half_delivered
 from tests.harness.standbys import Standby, half_way, world
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.errors import (
     Fenced,
     KafkaUnavailable,

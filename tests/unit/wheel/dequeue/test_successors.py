@@ -16,8 +16,8 @@ from tests.harness.publishers import RecordingPublisher
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0, TIMER_TOPIC, headers_of, suite_parameters
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import ANY_TIME, Deliveries
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse

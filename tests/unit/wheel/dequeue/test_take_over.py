@@ -9,8 +9,8 @@ import pytest
 from tests.harness.local_world import fated
 from tests.harness.recovery_world import RecoveryWorld, half_delivered
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.errors import Displaced, Fenced
 
 

@@ -27,7 +27,7 @@ from tests.harness.local_world import PRECISION_MS, SLOT, LocalWorld, timer
 from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, timer_batch
 from tests.simulation.contract_check import decoded
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_POLICY, Deliveries, PolicyLabel
 from duewheel.wheel.dequeue.statistics import Statistics

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.harness.local_world import PRECISION_MS, LocalWorld, ring
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.policies.policy import returning
 from duewheel.wheel.policies.rate import Rate

@@ -20,7 +20,7 @@ from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.local_state import RecoveryRecord
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryPending
 from duewheel.wheel.recovery.rebuild import apply_recovery

@@ -21,6 +21,7 @@ from duewheel.backoff import Backoff
 from duewheel.checkpoints.config_epochs import PRECISION, Epoch, Epochs
 from duewheel.checkpoints.config_epochs import WINDOW as WINDOW_MS
 from duewheel.checkpoints.local_state import RecoveryRecord
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, shard_of
 from duewheel.checkpoints.reshard_records import (
     NOTICE_KEY,
@@ -30,7 +31,6 @@ from duewheel.checkpoints.reshard_records import (
     reassigned,
     sealed,
 )
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.errors import RecoveryRefused
 from duewheel.ops.reshard import Reassignment

@@ -24,8 +24,8 @@ from duewheel.checkpoints.durable_checkpoint import Durable
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.checkpoints.local_state import Keep, Local, RecoveryRecord, dequeue_has_decided
 from duewheel.checkpoints.ownership import require_fits, require_may_own
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress, advanced
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.errors import ConfigError, Fenced, Locked, RecoveryPending, RecoveryRefused
 from duewheel.schemas.batches import TopicPartition

@@ -15,7 +15,7 @@ from tests.harness.timelines import KIND, timeline, wheel_only
 from tests.harness.timer_rows import TIMER_TOPIC
 
 from duewheel.checkpoints.commit_and_close_pages import Commit
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.errors import RecoveryPending

@@ -12,7 +12,7 @@ from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.durable_checkpoint import FILE_NAME, Durable
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.errors import CorruptFile
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.wheel.slots import HOUR_MS, WheelConfig

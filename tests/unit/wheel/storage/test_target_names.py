@@ -10,7 +10,7 @@ import pytest
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.schemas.hashing import java_hash, topic_hash
 from duewheel.wheel.inspect import pending_counts
 from duewheel.wheel.inspect.listing import Filter, list_pending

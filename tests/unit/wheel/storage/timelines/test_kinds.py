@@ -18,7 +18,7 @@ from tests.harness.recovery_world import RecoveryWorld, half_delivered
 from tests.harness.timer_rows import TimerRow
 
 from duewheel.checkpoints.fs import FileSystem
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.errors import Locked, RecoveryPending
 from duewheel.wheel.slots import HOUR_MS, TimelineKind, WheelConfig, hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES

@@ -22,7 +22,7 @@ from tests.harness.recovery_world import RecoveryWorld
 
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS, READING_FS
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import Damage
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.wheel.slots import WheelConfig

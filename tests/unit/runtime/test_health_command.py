@@ -13,19 +13,19 @@ import pytest
 from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.live_fields import Lag
-from duewheel.checkpoints.role import Role
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import StorageSection
 from duewheel.config.settings import load
 from duewheel.config.sources import SingleSettings
-from duewheel.ops.shard.why_not_ready import not_ready_reasons
-from duewheel.runtime import health
+from duewheel.ops.shard.local_readiness import not_ready_reasons
+from duewheel.runtime import health_command
 from duewheel.runtime.readiness import ReadyBounds
 
 # `dataclasses` brings `inspect`: 8 ms of 50, and each class of it another half.
 HEAVY = ("pydantic", "numpy", "pyarrow", "click", "structlog", "kafka", "dataclasses", "inspect")
-IMPORTED = "import sys; from duewheel.runtime import health; print(*sys.modules)"
+IMPORTED = "import sys; from duewheel.runtime import health_command; print(*sys.modules)"
 
 
 @pytest.fixture
@@ -47,11 +47,11 @@ def data_dir(clean_surroundings: None, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_ready_shard(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert health.main() == 0
+    assert health_command.main() == 0
     assert capsys.readouterr().out == "ready\n"
     with State.open(data_dir) as state:
         state.live.beat(Role.DEQUEUE, os.getpid(), SystemClock().now_ms(), 60_000)
-    assert health.main() == 1
+    assert health_command.main() == 1
     assert capsys.readouterr().out.startswith("dequeue_behind: ")
 
 
@@ -61,7 +61,7 @@ def test_the_probe_and_the_command_have_one_answer_in_a_recovery(
     settings = load(None, {"timer": {"topics": "timers"}})
 
     def answers() -> list[str]:
-        code = health.main()
+        code = health_command.main()
         lines = capsys.readouterr().out.splitlines()
         reasons = not_ready_reasons(settings, SystemClock())
         assert lines == ([f"{name}: {text}" for name, text in reasons.items()] or ["ready"])
@@ -84,7 +84,7 @@ def test_the_probe_and_the_command_have_one_answer_in_a_recovery(
 
 @pytest.mark.usefixtures("clean_surroundings")
 def test_before_there_is_a_shard(capsys: pytest.CaptureFixture[str]) -> None:
-    assert health.main() == 2
+    assert health_command.main() == 2
     assert "there is no data directory duewheel-data" in capsys.readouterr().err
 
 
@@ -94,11 +94,11 @@ def test_a_long_interval_between_batches_moves_the_bounds(
     now_ms = SystemClock().now_ms()
     with State.open(data_dir) as state:
         state.live.note_lag(Lag(now_ms, 1, now_ms - 40_000, now_ms, 0))
-    assert health.main() == 1
+    assert health_command.main() == 1
     monkeypatch.setenv("DUEWHEEL_INGEST__TRIGGER_MS", "1m")
-    assert health.main() == 0
+    assert health_command.main() == 0
     monkeypatch.setenv("DUEWHEEL_INGEST__TRIGGER_MS", "soon")
-    assert health.main() == 2
+    assert health_command.main() == 2
 
 
 @pytest.mark.usefixtures("clean_surroundings")

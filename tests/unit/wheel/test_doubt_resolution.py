@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from duewheel.errors import Displaced, KafkaUnavailable, PublishDoubt
-from duewheel.wheel.transaction_outcome import CommitOutcome, CommitResult, Ledger
+from duewheel.wheel.doubt_resolution import CommitOutcome, CommitResult, Ledger
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ _AGREES = "this host's clock agrees with the brokers' again"
 _FLOOR_REACHED = "no closed slot lies in the future any more"
 
 
-class ClosingGuard:
+class ClockGuard:
     """Decides whether slots may be closed, from one loop's readings of the brokers' clock.
 
     Attributes:

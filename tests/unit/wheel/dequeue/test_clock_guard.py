@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from duewheel.clock import SystemClock
 from duewheel.testing import ManualClock
-from duewheel.wheel.dequeue.closing_guard import ClosingGuard
+from duewheel.wheel.dequeue.clock_guard import ClockGuard
 
 BOUND_MS = 1_000
 
@@ -17,7 +17,7 @@ class GuardedHost:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.guard = ClosingGuard(self.clock, BOUND_MS)
+        self.guard = ClockGuard(self.clock, BOUND_MS)
         self.broker_error_ms = 0
 
     def commit(self, until_stamped_ms: int = 1, after_it_ms: int = 2) -> None:

@@ -24,8 +24,8 @@ import structlog
 
 from duewheel import factory
 from duewheel.checkpoints import config_epochs
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, CorruptFile, RecoveryRefused
