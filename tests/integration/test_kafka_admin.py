@@ -73,7 +73,7 @@ def test_init_creates_what_is_missing_and_then_finds_it(
         TopicFinding(name, TopicState.RIGHT) for name in names(settings)
     ]
 
-    assert [admin.describe_partitions(names(settings))[name] for name in names(settings)] == [
+    assert [admin.partition_counts(names(settings))[name] for name in names(settings)] == [
         3,
         3,
         4,  # the broker's default
@@ -137,7 +137,7 @@ def test_offsets_ids_and_missing_topics(
     producer.close()
 
     asked = [topic, "no.such.topic"]
-    assert admin.describe_partitions(asked) == {topic: 2}
+    assert admin.partition_counts(asked) == {topic: 2}
     assert admin.log_start_offsets(asked) == {(topic, 0): 0, (topic, 1): 0}
     assert admin.end_offsets(asked) == {(topic, 0): 0, (topic, 1): 3}
     ids = admin.topic_ids([*settings.timer.topics, "no.such.topic"])

@@ -80,7 +80,7 @@ def test_a_topic_that_was_made_anew_is_accepted_and_the_old_one_delivered(
     timers = shard.timers
     with shard.admin() as admin:
         admin.delete_topics([timers])
-        wait_until(lambda: not admin.describe_partitions([timers]), f"{timers} is not deleted")
+        wait_until(lambda: not admin.partition_counts([timers]), f"{timers} is not deleted")
         with pytest.raises(ConfigError, match=f"add --accept-loss {timers}-1"):
             accept_loss(shard.settings, [f"{timers}-0"], dry_run=False)
         admin.init_topics(shard.settings, partitions=2)

@@ -166,7 +166,7 @@ def test_init_and_reshard_give_the_state_topic_the_partitions_that_it_lacks(
 ) -> None:
     topic = application.settings.state_topic
     with KafkaAdmin(application.settings.kafka.client_options("admin")) as admin:
-        assert admin.describe_partitions([topic]) == {topic: 1}
+        assert admin.partition_counts([topic]) == {topic: 1}
         second = application.of(1, 2)
         with pytest.raises(ConfigError, match=r"partitions is 1, wanted is >= 2.*duewheel init"):
             admin.require_topics(second)
@@ -175,13 +175,13 @@ def test_init_and_reshard_give_the_state_topic_the_partitions_that_it_lacks(
         found = admin.init_topics(second)
         assert {f.state.value for f in found} == {"found"}
         admin.require_topics(second)
-        assert admin.describe_partitions([topic]) == {topic: 2}
+        assert admin.partition_counts([topic]) == {topic: 2}
         for index in range(2):
             assert dequeue_process.init_progress(application.of(index, 2))
         await_markers(application.settings.kafka.servers, topic)  # else a record may be missed
         for to, partitions in ((4, 4), (1, 4)):
             application.reshard(to)
-            assert admin.describe_partitions([topic]) == {topic: partitions}
+            assert admin.partition_counts([topic]) == {topic: partitions}
         admin.require_topics(application.settings)
 
 

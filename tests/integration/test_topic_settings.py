@@ -154,7 +154,7 @@ def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
         ("costly", "segment.ms"),
     ]
     admin.require_topics(topics.settings)
-    assert admin.describe_partitions([topics.name(STATE)]) == {topics.name(STATE): 1}
+    assert admin.partition_counts([topics.name(STATE)]) == {topics.name(STATE): 1}
 
     # What must be is not done without.
     admin.delete_topics([topics.name(STATE)])
@@ -165,7 +165,7 @@ def test_init_does_without_what_only_costs_time_where_kafka_refuses_it(
 
 def wait_until_gone(admin: KafkaAdmin, topic: str) -> None:
     """A topic that is being deleted is still told of for a moment."""
-    wait_until(lambda: not admin.describe_partitions([topic]), f"{topic} is not deleted")
+    wait_until(lambda: not admin.partition_counts([topic]), f"{topic} is not deleted")
 
 
 def test_bounded_timestamps_and_unlimited_retention_will_do(
@@ -188,7 +188,7 @@ def test_missing_topics(topics: ShardTopics, admin: KafkaAdmin) -> None:
     dead = topics.name(DEAD)
     admin.delete_topics([dead])
     # A deletion is acknowledged before the metadata follow.
-    wait_until(lambda: not admin.describe_partitions([dead]), "the end of the topic")
+    wait_until(lambda: not admin.partition_counts([dead]), "the end of the topic")
     with pytest.raises(ConfigError, match=r"no topic .*dead-letter.*duewheel init"):
         admin.require_topics(topics.settings)
     admin.require_topics(topics.settings, served=True)  # its dead letters wait, its timers do not

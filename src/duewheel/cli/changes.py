@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from duewheel.api.requests import NamedTimers, NewTimer, Replacement, TimerFilter
-from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import with_dry_run, with_writer
 from duewheel.cli.output import Printer, say
 from duewheel.cli.replies import ReplyWait, say_what_keep_does, show_answer, with_wait

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from duewheel.cli.examples import CommandGroup
+from duewheel.cli.command_help import CommandGroup
 
 
 class GroupedCommands(CommandGroup):

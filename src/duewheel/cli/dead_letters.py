@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from duewheel.api.dead_letters import DeadLetterFilter, DeadLetterSummary, ReplayFilter
-from duewheel.cli.examples import CommandGroup
+from duewheel.cli.command_help import CommandGroup
 from duewheel.cli.options import with_dry_run, with_result
 from duewheel.cli.output import Printer, rest_of
 from duewheel.cli.pages import show_page, with_page

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from duewheel.cli.examples import CommandGroup, CommandWithExamples
+from duewheel.cli.command_help import CommandGroup, CommandWithExamples
 from duewheel.cli.options import DURATION_MS, with_output, with_result
 from duewheel.cli.output import Printer
 from duewheel.config.settings import Settings

@@ -1,13 +1,6 @@
-"""The end of each command's help: commands to try, and the exit codes."""
+"""Commands to try, at the end of each command's help."""
 
 from __future__ import annotations
-
-import click
-
-EXIT_CODES = (
-    "0 ok, 1 findings, 2 usage or configuration, 3 no answer from Kafka, 4 fenced, "
-    "5 recovery refused or a file damaged, 6 locked, 130 interrupted"
-)
 
 # A command without an entry fails tests/unit/cli/test_examples.py.
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -107,31 +100,3 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "duewheel dev-broker run --port 9093 --sasl-ssl --data-dir secured-kafka",
     ),
 }
-
-
-class CommandWithExamples(click.Command):
-    """A click command whose help ends with examples and exit codes."""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes both sections."""
-        with formatter.section("Examples"):
-            indent = " " * formatter.current_indent
-            for line in EXAMPLES.get(_path(ctx), ()):
-                formatter.write(f"{indent}{line}\n")
-        with formatter.section("Exit codes"):
-            formatter.write_text(EXIT_CODES)
-
-
-def _path(ctx: click.Context) -> str:
-    """Returns the words of a command, without the program's name, which may be several."""
-    names: list[str] = []
-    while ctx.parent is not None:
-        names.insert(0, ctx.info_name or "")
-        ctx = ctx.parent
-    return " ".join(names)
-
-
-class CommandGroup(click.Group):
-    """A click group of such commands."""
-
-    command_class = CommandWithExamples

@@ -9,7 +9,7 @@ import click
 
 from duewheel.api.file_import import FailedLine, SentLine
 from duewheel.api.requests import TimerFields
-from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import Command, with_dry_run, with_result, with_writer
 from duewheel.cli.output import Printer, printable, say
 from duewheel.cli.request_options import OF_NEW_TIMER, with_fields, with_request

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from duewheel.cli.examples import CommandGroup, CommandWithExamples
+from duewheel.cli.command_help import CommandGroup, CommandWithExamples
 from duewheel.cli.exit_code import run_to_the_end
 from duewheel.cli.options import with_settings
 from duewheel.config.settings import Settings

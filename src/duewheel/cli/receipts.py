@@ -8,7 +8,7 @@ import click
 
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter
 from duewheel.api.requests import INSTANT
-from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import with_result
 from duewheel.cli.output import Printer
 from duewheel.cli.pages import show_page, with_page

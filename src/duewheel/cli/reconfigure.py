@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from duewheel.cli.examples import CommandGroup, CommandWithExamples
+from duewheel.cli.command_help import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_dry_run, with_result
 from duewheel.cli.output import Printer
 from duewheel.config.settings import Settings

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from duewheel.api.schedules import NewSchedule, Pause, ScheduleDifference, ScheduleSummary
-from duewheel.cli.examples import CommandGroup
+from duewheel.cli.command_help import CommandGroup
 from duewheel.cli.options import Command, with_dry_run, with_result, with_writer
 from duewheel.cli.output import Printer, say
 from duewheel.cli.replies import DEFAULT_S, why_late

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import (
     DURATION_MS,
     Command,

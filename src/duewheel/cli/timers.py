@@ -9,7 +9,7 @@ import click
 from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary, TimerWithMessage
 from duewheel.cli import times
-from duewheel.cli.examples import CommandWithExamples
+from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import one_of, with_result
 from duewheel.cli.output import Printer, rest_of, say
 from duewheel.cli.pages import show_page, with_page

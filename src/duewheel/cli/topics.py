@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from duewheel.cli.examples import CommandGroup, CommandWithExamples
+from duewheel.cli.command_help import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_result
 from duewheel.cli.output import Printer
 from duewheel.clock import SystemClock

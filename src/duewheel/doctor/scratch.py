@@ -48,7 +48,7 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic]:
         ConfigError: it cannot be created.
     """
     name, admin = name_of(cluster.settings), cluster.admin
-    existed = name in admin.describe_partitions([name])
+    existed = name in admin.partition_counts([name])
     if not existed:
         partitions = max(1, len(admin.call("list brokers", advertised_brokers)))
         admin.create([TopicPlan(name, _SETTINGS, partitions)])

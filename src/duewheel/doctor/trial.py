@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kafka import KafkaProducer
 from kafka.structs import OffsetAndMetadata
@@ -28,7 +28,7 @@ from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.scratch import ScratchTopic, name_of
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
-from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
+from duewheel.kafka.ledger.command_ledger import BytesPosition, CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.kafka.log.newest import newest_records
 
@@ -65,17 +65,7 @@ def check_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Findings:
         yield check.ok("an aborted transaction is not visible")
 
 
-@dataclass(frozen=True, slots=True)
-class TrialStep:
-    """The position of the ledger: the run and its last step; empty before the first."""
-
-    value: bytes
-
-    def encode(self) -> bytes:
-        return self.value
-
-
-TrialLedger = CommandLedger[TrialStep]
+TrialLedger = CommandLedger[BytesPosition]  # the run and its last step
 Act = Callable[[KafkaProducer], object]
 
 
@@ -172,7 +162,7 @@ class _Trial:
     def _open(self) -> TrialLedger:
         settings, topic = self._cluster.settings, self._partition.topic
         name = f"doctor.{settings.shard.index}"  # as `name_of`, with the app's
-        spec = LedgerSpec("doctor", name, _POSITION, lambda read: TrialStep(read or b""), topic)
+        spec = LedgerSpec("doctor", name, _POSITION, lambda read: BytesPosition(read or b""), topic)
         ledger = CommandLedger(settings, spec, self._cluster.clock, self._limits)
         self._ledgers.append(ledger)
         ledger.open(dry_run=False)
@@ -182,7 +172,7 @@ class _Trial:
         """Commits a record with this key, and acts before."""
         topic, number = self._partition
         record = NewRecord(key, topic, number, key, self._run, ())
-        step = TrialStep(self._run + key)
+        step = BytesPosition(self._run + key)
         if ledger.write([record], step, act) != step:
             raise DuewheelError(f"{self._name}: the broker refuses a record of a few bytes")
 

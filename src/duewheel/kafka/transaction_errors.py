@@ -14,6 +14,7 @@ from kafka.errors import (
     RequestTimedOutError,
 )
 
+from duewheel.errors import Displaced, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.connect.deadline import DeadlineExceeded
 
 
@@ -28,3 +29,10 @@ FENCED = (InvalidProducerEpochError, ProducerFencedError)  # another producer ha
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 # Refusals of a batch's content. A refused timestamp is not one: with another it would be taken.
 REFUSED = (*TOO_LARGE, InvalidRecordError, PolicyViolationError)
+
+
+def doubt_of(error: Exception, text: str) -> PublishDoubt:
+    """The doubt that an error of a transaction leaves, with this text."""
+    if isinstance(error, OUT_OF_TIME):
+        return TransactionTooSlow(text)
+    return Displaced(text) if isinstance(error, FENCED) else PublishDoubt(text)

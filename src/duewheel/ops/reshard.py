@@ -52,9 +52,10 @@ from duewheel.errors import (
     RecoveryRefused,
 )
 from duewheel.kafka import shard_settings
-from duewheel.kafka.ledger.transactional_producer import TransactionalProducer, doubt_of
+from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.kafka.progress.state_topic import state_partition
+from duewheel.kafka.transaction_errors import doubt_of
 from duewheel.osutil.signals import stop_signals
 from duewheel.schemas.partition_names import by_name
 from duewheel.schemas.wire.single_record import single

@@ -19,7 +19,7 @@ from duewheel.serve.problems import documented
 from duewheel.serve.service import Change, Changing
 from duewheel.serve.timers import NOT_PENDING, Handle, not_pending
 
-WAIT_MAX_S = 30
+WAIT_S, WAIT_MAX_S = 5.0, 30  # unless a request has `wait`, and at most
 
 changing = APIRouter(prefix="/v1", tags=["changes"])
 
@@ -40,7 +40,7 @@ async def schedule(change: Changing, timer: NewTimer) -> Scheduled:
 @changing.delete(
     "/timers/{handle}", operation_id="cancel_timer", responses={202: {"model": Answered}}
 )
-async def cancel_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> Answered:
+async def cancel_timer(change: Changing, handle: Handle, wait: Wait = WAIT_S) -> Answered:
     """Cancels one timer. 202: it is written and takes effect, and its reply is still to come."""
     named = NamedTimers(handle=handle)
     with change.logged() as service:
@@ -52,7 +52,7 @@ async def cancel_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> An
 
 @changing.post("/timers/{handle}/reschedule", operation_id="reschedule_timer", responses=REPLACED)
 async def reschedule_timer(
-    change: Changing, handle: Handle, due: DueTimeFields, wait: Wait = 5.0
+    change: Changing, handle: Handle, due: DueTimeFields, wait: Wait = WAIT_S
 ) -> RescheduledTimer:
     """Replaces a pending timer by one with the same message and another due time.
 
@@ -65,7 +65,7 @@ async def reschedule_timer(
 
 
 @changing.post("/timers/{handle}/fire", operation_id="fire_timer", responses=REPLACED)
-async def fire_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> RescheduledTimer:
+async def fire_timer(change: Changing, handle: Handle, wait: Wait = WAIT_S) -> RescheduledTimer:
     """Makes a pending timer due now; 409 if it leaves within seconds by itself."""
     with change.logged() as service:
         written = await service.write_pending(reschedule_pending.fire, handle, reply=wait > 0)
@@ -73,7 +73,7 @@ async def fire_timer(change: Changing, handle: Handle, wait: Wait = 5.0) -> Resc
 
 
 @changing.post("/cancel", operation_id="cancel_timers", responses=CONFLICT)
-async def cancel_timers(change: Changing, bulk: BulkCancel, wait: Wait = 5.0) -> BulkCancelled:
+async def cancel_timers(change: Changing, bulk: BulkCancel, wait: Wait = WAIT_S) -> BulkCancelled:
     """Cancels all pending timers that match a filter; with `dry_run` it only counts them.
 
     `dry_run` is required. If more than `at_most` match, none is cancelled.

@@ -21,7 +21,7 @@ from duewheel.api.schedules import NewSchedule, NextInstants, Pause, ScheduleLis
 from duewheel.errors import DuewheelError, InvalidTimer, NoSuchSchedule
 from duewheel.ops.schedules import changes, listing
 from duewheel.ops.schedules.changes import WrittenSchedule
-from duewheel.serve.changes import WAIT_MAX_S
+from duewheel.serve.changes import WAIT_MAX_S, WAIT_S
 from duewheel.serve.problems import Responses, documented
 from duewheel.serve.service import Change, Changing, Service, Shared
 from duewheel.serve.url_names import NAME
@@ -76,7 +76,7 @@ async def set_schedule(
     name: Name,
     new: NewSchedule,
     timer_topic: TimerTopic = None,
-    wait: Wait = 5.0,
+    wait: Wait = WAIT_S,
 ) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name. 202: it is written, and not in effect."""
     if timer_topic is not None:
@@ -99,7 +99,7 @@ async def pause_schedule(
     name: Name,
     pause: Pause | None = None,
     timer_topic: TimerTopic = None,
-    wait: Wait = 5.0,
+    wait: Wait = WAIT_S,
 ) -> ScheduleSummary:
     """Pauses a schedule: no instant fires until it is resumed."""
     note = "" if pause is None else pause.note
@@ -112,7 +112,7 @@ async def pause_schedule(
 
 @changing.post(f"/{NAME}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
 async def resume_schedule(
-    change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = 5.0
+    change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = WAIT_S
 ) -> ScheduleSummary:
     """Ends the pause of a schedule: the instants from now on fire."""
     with change.logged() as service:
@@ -133,7 +133,7 @@ async def trigger_schedule(
 
 @changing.delete(f"/{NAME}", operation_id="stop_schedule", responses=CHANGED | MISSING)
 async def stop_schedule(
-    change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = 5.0
+    change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = WAIT_S
 ) -> ScheduleSummary:
     """Ends a schedule for good."""
     with change.logged() as service:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from duewheel.cli.examples import EXAMPLES, EXIT_CODES
+from duewheel.cli.command_help import EXIT_CODES
+from duewheel.cli.examples import EXAMPLES
 from duewheel.cli.main import cli
 
 REFERENCE: dict[str, Any] = runpy.run_path(

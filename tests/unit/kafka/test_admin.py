@@ -26,7 +26,7 @@ def test_ends_are_those_of_all_partitions_or_none(
 ) -> None:
     """A caller would take a partition that is left out for one that does not exist."""
     answers = {("timers", 0): 4, ("timers", 1): answer}
-    monkeypatch.setattr(KafkaAdmin, "describe_partitions", lambda *_: {"timers": 2})
+    monkeypatch.setattr(KafkaAdmin, "partition_counts", lambda *_: {"timers": 2})
     monkeypatch.setattr(LogConnection, "ask", lambda *_, **__: answers)
     with KafkaAdmin({}) as admin, pytest.raises(error, match="timers-1"):
         admin.end_offsets(["timers"])
@@ -45,5 +45,5 @@ def test_a_setting_of_a_matching_topic_that_the_broker_hides_is_named(
         assert (found.state, found.setting) == (TopicState.WITHHELD, "retention.ms")
         monkeypatch.setattr(KafkaAdmin, "topic_names", lambda *_: ["delayed"])
         monkeypatch.setattr(KafkaAdmin, "topic_ids", lambda *_: {"delayed": "id 1"})
-        monkeypatch.setattr(KafkaAdmin, "describe_partitions", lambda *_: {"delayed": 1})
+        monkeypatch.setattr(KafkaAdmin, "partition_counts", lambda *_: {"delayed": 1})
         assert discover(settings, admin) == TopicSet(("delayed",))

@@ -27,10 +27,10 @@ from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.new_records import NewRecord, parts_of
-from duewheel.kafka.ledger.transactional_producer import TransactionalProducer, doubt_of
+from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.targets.catalog import TargetCatalog
-from duewheel.kafka.transaction_errors import REFUSED
+from duewheel.kafka.transaction_errors import REFUSED, doubt_of
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.dead_letters import Refusal
 from duewheel.schemas.wire.single_record import single
@@ -44,6 +44,16 @@ P = TypeVar("P", bound=PositionRecord)
 log = structlog.get_logger(__name__)
 
 _REFUSALS_MAX = 100  # per chunk; each one halves the batches or finds a bad record
+
+
+@dataclass(frozen=True, slots=True)
+class BytesPosition:
+    """A position of bytes that the command chooses, another one for each transaction."""
+
+    value: bytes
+
+    def encode(self) -> bytes:
+        return self.value
 
 
 @dataclass(frozen=True, slots=True)

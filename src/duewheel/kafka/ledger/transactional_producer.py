@@ -19,16 +19,13 @@ from kafka import KafkaProducer
 from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.errors import (
-    Displaced,
     DuewheelError,
     KafkaUnavailable,
-    PublishDoubt,
-    TransactionTooSlow,
 )
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline, within
 from duewheel.kafka.ledger import producer_internals as internals
-from duewheel.kafka.transaction_errors import FENCED, OUT_OF_TIME, PartitionRefusesId
+from duewheel.kafka.transaction_errors import FENCED, PartitionRefusesId
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
@@ -157,13 +154,6 @@ class TransactionalProducer:
     def _opened(self) -> KafkaProducer:
         assert self._producer is not None, "call `open` first"
         return self._producer
-
-
-def doubt_of(error: Exception, text: str) -> PublishDoubt:
-    """The doubt that an error of a transaction leaves, with this text."""
-    if isinstance(error, OUT_OF_TIME):
-        return TransactionTooSlow(text)
-    return Displaced(text) if isinstance(error, FENCED) else PublishDoubt(text)
 
 
 def open_producer(

@@ -52,7 +52,6 @@ from duewheel.errors import DuewheelError, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import DeadlineExceeded
 from duewheel.kafka.ledger import producer_internals as internals
-from duewheel.kafka.ledger.transactional_producer import doubt_of
 from duewheel.kafka.log.compression import Compression, compressed
 from duewheel.kafka.publish.attempt import AttemptMaker, PublishAttempt
 from duewheel.kafka.publish.failed_batches import consequences_of
@@ -61,7 +60,7 @@ from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics, WhenToRest
-from duewheel.kafka.transaction_errors import FENCED, PartitionRefusesId
+from duewheel.kafka.transaction_errors import FENCED, PartitionRefusesId, doubt_of
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.dequeue.encoder import Encoder, Observer

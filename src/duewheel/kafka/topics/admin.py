@@ -52,7 +52,7 @@ class KafkaAdmin(TopicReader):
         matching = self.matching_topics(settings)
         # New topics get room for the messages of all of these; existing ones need not have it.
         roomy = service_plans(settings, (found | self.topic_settings(matching)).values())
-        existing = self.describe_partitions([plan.name for plan in plans])
+        existing = self.partition_counts([plan.name for plan in plans])
         plans = [
             small if small.name in existing else large
             for small, large in zip(plans, roomy, strict=True)
@@ -148,7 +148,7 @@ class KafkaAdmin(TopicReader):
     def _compare(
         self, plans: Sequence[TopicPlan], configs: Mapping[str, Mapping[str, str]]
     ) -> list[TopicFinding]:
-        partitions = self.describe_partitions([plan.name for plan in plans])
+        partitions = self.partition_counts([plan.name for plan in plans])
         findings = []
         for plan in plans:
             if plan.name not in partitions:
@@ -199,7 +199,7 @@ class KafkaAdmin(TopicReader):
     def missing_targets(self, settings: Settings) -> list[str]:
         """The targets that the configuration names in full and that do not exist."""
         targets = settings.timer.named_targets
-        existing = self.describe_partitions(targets)
+        existing = self.partition_counts(targets)
         return [target for target in targets if target not in existing]
 
     def create_topic(self, name: str, partitions: int | None) -> None:
@@ -241,7 +241,7 @@ class KafkaAdmin(TopicReader):
 
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Deletes topics; those that do not exist are left out."""
-        existing = list(self.describe_partitions(topics))
+        existing = list(self.partition_counts(topics))
         if existing:
             self.call("delete topics", lambda c: c.delete_topics(existing), writes=True)
 
@@ -254,13 +254,13 @@ class KafkaAdmin(TopicReader):
             ConfigError: as `init_topics`.
         """
         names = [plan.name for plan in plans]
-        partitions = self.describe_partitions(names)
+        partitions = self.partition_counts(names)
         missing = [plan for plan in plans if plan.name not in partitions]
         plain = self.create(missing, replication_factor) if missing else set()
         findings = [TopicFinding(plan.name, TopicState.CREATED) for plan in missing]
         existing = [plan for plan in plans if plan.name in partitions or plan.name in plain]
         configs = self._configs([plan.name for plan in existing])
-        partitions |= self.describe_partitions(sorted(plain))
+        partitions |= self.partition_counts(sorted(plain))
         for plan in existing:
             if plan.partitions and plan.lacks_partitions(partitions[plan.name]):
                 self.have_partitions(plan.name, plan.partitions)

@@ -145,7 +145,7 @@ def _beyond_room(
     """Why topics do not fit. Deleted ones keep their place until the loss is accepted: else a
     client that makes topics and deletes them could fill the records without bound.
     """
-    counts = own_counts(settings, admin.describe_partitions(existing))
+    counts = own_counts(settings, admin.partition_counts(existing))
     return beyond_room(counts, taken, room_bytes, settings.timer.topics)
 
 

@@ -111,7 +111,7 @@ class TopicReader:
             raise KafkaUnavailable(text)
         return {name: topic for name, topic in topics.items() if topic.exists}
 
-    def describe_partitions(self, names: Sequence[str]) -> dict[str, int]:
+    def partition_counts(self, names: Sequence[str]) -> dict[str, int]:
         """Number of partitions by topic; a topic that does not exist is left out."""
         return {name: len(topic.partitions) for name, topic in self.existing(names).items()}
 
@@ -145,7 +145,7 @@ class TopicReader:
     def _offsets(
         self, topics: Sequence[str], time: int, *, committed: bool = False
     ) -> dict[TopicPartition, int]:
-        counts = self.describe_partitions(topics)
+        counts = self.partition_counts(topics)
         wanted = [(topic, number) for topic, count in counts.items() for number in range(count)]
         answers = self._connection.ask(wanted, time, committed=committed)
         with self.clients.explained("ask for offsets"):

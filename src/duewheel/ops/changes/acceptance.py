@@ -55,6 +55,6 @@ def is_missing(settings: Settings, target: str) -> bool:
     """Whether there is no such topic; False if this user may not know."""
     try:
         with factory.kafka_admin(settings) as admin:
-            return target not in admin.describe_partitions([target])
+            return target not in admin.partition_counts([target])
     except DuewheelError:
         return False

@@ -25,6 +25,7 @@ from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.log.records import printable_name
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
@@ -173,10 +174,7 @@ def one_letter(
         position = reader.position()
         for letters, _ in reader.read(partition, offset, offset + 1):
             for letter in letters:
-                headers = [
-                    (name.encode(errors="surrogateescape").decode(errors="replace"), value)
-                    for name, value in letter.headers
-                ]
+                headers = [(printable_name(name), value) for name, value in letter.headers]
                 summary = summary_of(letter, position, whole=True)
                 return DeadLetterWithMessage.of(summary, headers, letter.value, body=body)
     return None

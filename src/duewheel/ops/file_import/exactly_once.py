@@ -32,7 +32,8 @@ from duewheel.errors import ConfigError
 from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
-from duewheel.ops.file_import.line_records import TimerRecord, new_records, record_of
+from duewheel.ops.changes.timer_records import TimerRecord, new_records
+from duewheel.ops.file_import.line_records import record_of
 from duewheel.ops.file_import.lines import FileLine, fields_in, lines_of, next_chunk
 from duewheel.ops.source_name import require_source_name
 from duewheel.osutil.terminal import progress_bar

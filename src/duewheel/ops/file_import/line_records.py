@@ -10,8 +10,6 @@ timer topic that reads that service's headers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pydantic import Field, JsonValue
 
@@ -19,13 +17,9 @@ from duewheel.api.model import RequestFields
 from duewheel.api.requests import NewTimer, Strict, TimerFields, octets
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.requests import record_headers
+from duewheel.ops.changes.timer_records import TimerRecord
 from duewheel.ops.named_timer_topic import timer_topic_of
-from duewheel.schemas.columns import binary
-from duewheel.schemas.hashing import key_hashes
-from duewheel.schemas.wire.single_record import Header
-from duewheel.wheel.target_rules import Target
 
 LINE_BYTES_MAX = 16 << 20
 
@@ -57,26 +51,6 @@ class CopiedLine(RequestFields):
 
     record: CopiedRecord
     timer_topic: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TimerRecord:
-    """A record of a timer topic."""
-
-    timer_topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[Header]
-    partition: int | None  # modulo the partitions of the timer topic; None: by `route`
-    partitions: int | None  # `partition` counts only if the timer topic has as many; None: always
-    route: bytes  # their hash chooses the partition
-
-    def partition_of(self, target: Target, route_hash: int) -> int:
-        """Its partition of the timer topic."""
-        count = target.partitions
-        if not count or self.partition is None or self.partitions not in {None, count}:
-            return target.partition_of(route_hash, 0)
-        return self.partition % count
 
 
 def is_copy(fields: Fields) -> bool:
@@ -124,20 +98,6 @@ def record_of(settings: Settings, fields: Fields, name: str, now_ms: int) -> Tim
     key = timer.key_octets
     route = key if key is not None else (timer.id or name).encode()
     return TimerRecord(to, key, timer.value_octets, request, timer.partition, None, route)
-
-
-def new_records(
-    named: Sequence[tuple[bytes, TimerRecord]], targets: Mapping[str, Target]
-) -> list[NewRecord]:
-    """Chooses the partition of each record; its name is that of its source."""
-    hashes = key_hashes(binary(record.route for _, record in named)).tolist()
-    written = []
-    for (name, record), route_hash in zip(named, hashes, strict=True):
-        topic = record.timer_topic
-        partition = record.partition_of(targets[topic], route_hash)
-        content = record.key, record.value, record.headers
-        written.append(NewRecord(name, topic, partition, *content))
-    return written
 
 
 # Fields that exclude each other.

@@ -28,7 +28,7 @@ from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
+from duewheel.kafka.ledger.command_ledger import BytesPosition, CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.kafka.log.newest import NewestRecord, newest_by_key
 from duewheel.kafka.log.reader import LogReader
@@ -49,16 +49,6 @@ _IN_TIME_MS = AHEAD_MS - 15_000  # of the instants ahead, until the transaction 
 _RECORDS_MAX = 1_000  # of a transaction
 _BYTES_MAX = 4 << 20  # likewise; one record may exceed it
 _RECORD_BYTES = 500  # of headers, about
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """The position of the ledger: another one in each transaction."""
-
-    value: bytes
-
-    def encode(self) -> bytes:
-        return self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +106,7 @@ class _Move:
         self._limits = shard_settings.publisher_limits(settings)
         self._partition = (topic, 0)
         spec = LedgerSpec(
-            "schedule move", "recur", b"move", lambda value: _Mark(value or b""), topic
+            "schedule move", "recur", b"move", lambda value: BytesPosition(value or b""), topic
         )
         self._ledger = CommandLedger(settings, spec, self._clock)
         self._boot_ms = 0  # when boottime began, by the brokers' clock
@@ -145,7 +135,7 @@ class _Move:
                     "Kafka is too slow: an instant of the next minute may have passed"
                 )
 
-        mark = _Mark(secrets.token_hex(8).encode())
+        mark = BytesPosition(secrets.token_hex(8).encode())
         while self._ledger.write(transaction.records, mark, in_time) != mark:
             # A broker has refused a batch. The next attempt has smaller ones.
             names = {each.name for each in transaction.records}

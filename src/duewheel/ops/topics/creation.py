@@ -87,7 +87,7 @@ def create_topics(
             raise ConfigError(f"{name!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
     with factory.kafka_admin(settings) as admin:
         for name in names:
-            exists = bool(admin.describe_partitions([name]))
+            exists = bool(admin.partition_counts([name]))
             if not exists:
                 admin.create_topic(name, partitions)
             yield CreatedTopic(topic=name, state="found" if exists else "created")

@@ -12,7 +12,7 @@ import pytest
 from duewheel import factory
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
-from duewheel.ops.file_import.line_records import TimerRecord
+from duewheel.ops.changes.timer_records import TimerRecord
 from duewheel.ops.relay.outbox_rows import OutboxRow, record_of_row
 from duewheel.schemas.request.preview import Preview, previews_of
 
