@@ -1,0 +1,51 @@
+"""What `duewheel doctor` says of the rights of its principal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.harness.findings import severities
+
+from duewheel.doctor import rights
+from duewheel.kafka.topics.description import Partition, Topic
+
+ADDRESS = "kafka:9092"
+
+
+def partition(replicas: int, in_sync: int | None = None, leader: int = 1) -> Partition:
+    return Partition(0, leader, replicas, replicas if in_sync is None else in_sync)
+
+
+def topic(replicas: int = 3, in_sync_min: int = 2, **changed: Any) -> Topic:
+    config = {"min.insync.replicas": str(in_sync_min), "unclean.leader.election.enable": "false"}
+    return replace(Topic("t", 0, "id", (partition(replicas),), frozenset(), config), **changed)
+
+
+NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS"})
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        ({"READ", "WRITE", "DESCRIBE_CONFIGS", "ALTER"}, ["ok"]),
+        ({"READ", "WRITE"}, ["warning"]),
+        ({"WRITE"}, ["error", "warning"]),
+        (None, ["ok"]),
+    ],
+)
+def test_what_a_principal_lacks(allowed: set[str] | None, expected: list[str]) -> None:
+    told = topic(rights=None if allowed is None else frozenset(allowed))
+    found = list(rights.check_topic(told, NEEDED, ADDRESS, "User:x"))
+    assert severities(found) == expected
+    assert ["--operation Read --topic t" in f.remedy for f in found if f.severity == "error"] in (
+        [],
+        [True],
+    )
+
+
+def test_a_topic_that_may_not_be_seen_lacks_every_right() -> None:
+    found = list(rights.check_topic(Topic("t", 29), NEEDED, ADDRESS, "User:x"))
+    assert "User:x lacks READ, WRITE" in found[0].found
+    assert "--operation DescribeConfigs" in found[1].remedy

@@ -1,0 +1,41 @@
+"""What `duewheel doctor` says of the progress of the shard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.harness.config_file import small_settings
+from tests.harness.findings import severities
+
+from duewheel import factory
+from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.checkpoints.progress import PartitionProgress, Progress
+from duewheel.clock import SystemClock
+from duewheel.doctor import shard
+from duewheel.doctor.cluster import Cluster
+from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.wheel.publisher_protocol import Seen
+
+
+def test_a_shard_that_an_older_version_began_has_no_key() -> None:
+    found = [shard.check_copy_key("shard 0 of 1", keys) for keys in ((), ("0" * 64,))]
+    assert severities(found) == ["warning", "ok"]
+    assert "reconfigure --rotate-key" in found[0].remedy
+
+
+def test_a_configuration_that_does_not_fit_the_progress_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small_settings(tmp_path)
+    epochs = Epochs.first(factory.slot_values(settings) | {"levels_ms": [1]})
+    begun = Progress(0, 1, "owner", 1, 1, epochs, {("timers", 0): PartitionProgress(1, 1)})
+    monkeypatch.setattr(shard, "all_shards", lambda _: {0: Seen(begun, 1)})
+    cluster = Cluster(settings, KafkaAdmin({}), SystemClock())
+    (finding,) = shard._check_progress(cluster)  # noqa: SLF001
+    assert (finding.code, finding.severity) == ("progress", "error")
+    assert "levels_ms: was [1]" in finding.found
+    fitting = replace(begun, epochs=Epochs.first(factory.slot_values(settings)))
+    monkeypatch.setattr(shard, "all_shards", lambda _: {0: Seen(fitting, 1)})
+    assert severities(shard._check_progress(cluster))[0] == "ok"  # noqa: SLF001

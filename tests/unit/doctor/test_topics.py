@@ -1,0 +1,122 @@
+"""What `duewheel doctor` says of duewheel's topics and of targets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.harness.findings import severities
+
+from duewheel.config.keys_and_defaults import TimerSection
+from duewheel.doctor import topics
+from duewheel.kafka.topics.description import Partition, Topic
+from duewheel.kafka.topics.requirements import TopicFinding, TopicState
+
+ADDRESS = "kafka:9092"
+
+
+def partition(replicas: int, in_sync: int | None = None, leader: int = 1) -> Partition:
+    return Partition(0, leader, replicas, replicas if in_sync is None else in_sync)
+
+
+def topic(replicas: int = 3, in_sync_min: int = 2, **changed: Any) -> Topic:
+    config = {"min.insync.replicas": str(in_sync_min), "unclean.leader.election.enable": "false"}
+    return replace(Topic("t", 0, "id", (partition(replicas),), frozenset(), config), **changed)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "said", "remedy"),
+    [
+        (topic(), ["ok"], "3 replicas, min.insync.replicas 2", ""),
+        (topic(replicas=1, in_sync_min=1), ["warning"], "1 replica", "kafka-reassign-partitions"),
+        (topic(in_sync_min=1), ["warning"], "acknowledged with one copy", "min.insync.replicas=2"),
+        (topic(in_sync_min=3), ["warning"], "no writes with one broker", "min.insync.replicas=2"),
+        (topic(partitions=(partition(3, leader=-1),)), ["error"], "[0] have no leader", "describe"),
+        (topic(partitions=(partition(3, in_sync=2),)), ["warning"], "not in sync", "describe"),
+        (topic(config={}), ["ok"], "3 replicas", ""),
+        (
+            topic(config={"min.insync.replicas": "2", "unclean.leader.election.enable": "true"}),
+            ["error"],
+            "acknowledged records",
+            "unclean.leader.election.enable=false",
+        ),
+    ],
+)
+def test_how_well_a_topic_is_kept(
+    found: Topic, expected: list[str], said: str, remedy: str
+) -> None:
+    (finding,) = topics.check_durability(found, ADDRESS)
+    assert [finding.severity] == expected
+    assert said in finding.found
+    assert remedy in finding.remedy
+
+
+def test_a_target_takes_what_a_timer_topic_takes() -> None:
+    small, large = (topic(config={"max.message.bytes": size}) for size in ("1000", "5000"))
+    assert severities(topics.check_sizes([small], [large], ADDRESS)) == ["ok"]
+    (finding,) = topics.check_sizes([small, large], [small], ADDRESS)
+    assert (finding.severity, "max.message.bytes=5000" in finding.remedy) == ("warning", True)
+    assert list(topics.check_sizes([topic()], [small], ADDRESS)) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "severity"),
+    [
+        ("found", "ok"),
+        ("missing", "error"),
+        ("unreadable", "warning"),
+        ("withheld", "warning"),
+        ("differs", "error"),
+        ("costly", "warning"),
+    ],
+)
+def test_the_checks_of_a_start_as_findings(state: Any, severity: str) -> None:
+    line = TopicFinding(
+        "t", TopicState(state), "retention.ms", ">= 7", "5", "that is much", "retention.ms=7"
+    )
+    finding = topics.as_finding(line, ADDRESS, "User:x")
+    assert finding.severity == severity
+    assert bool(finding.remedy) == (severity != "ok")
+    if state in {"differs", "costly"}:
+        assert finding.found == "retention.ms is 5, wanted is >= 7: that is much"
+        assert finding.remedy.endswith("--entity-name t --add-config retention.ms=7")
+    if state == "unreadable":
+        assert "--allow-principal User:x --operation DescribeConfigs" in finding.remedy
+
+
+def test_a_new_matching_topic_is_read_unless_its_settings_are_known_to_be_wrong() -> None:
+    wrong = TopicFinding(
+        "wrong", TopicState.DIFFERS, "retention.ms", ">= 7", "5", "that is much", "x=7"
+    )
+    by_topic = {
+        "right": [],
+        "hidden": [TopicFinding("hidden", TopicState.UNREADABLE)],
+        "wrong": [wrong],
+    }
+    found = {f.subject: f for f in topics.check_matching(by_topic, ADDRESS, "User:x")}
+    assert severities(found.values()) == ["ok", "warning", "warning"]
+    not_read = [subject for subject, f in found.items() if "is not read" in f.found]
+    assert not_read == ["topic wrong"], "as kafka/topics/discovery.py decides"
+
+
+def test_a_setting_that_no_transaction_survives() -> None:
+    assert list(topics.check_survivable(topic(), ADDRESS)) == []
+    short = topic(config={"segment.index.bytes": "12"})
+    (finding,) = topics.check_survivable(short, ADDRESS)
+    assert (finding.code, finding.severity) == ("transaction_settings", "error")
+    assert finding.found.startswith("segment.index.bytes is 12, below 64")
+    assert "--entity-name t --add-config segment.index.bytes=" in finding.remedy
+
+
+def test_timer_topics_that_are_open_for_no_target() -> None:
+    named = {"topics": ["a", "b"], "topics_pattern": "team-.*", "topic": {"a": {"target": "mails"}}}
+    timer = TimerSection.model_validate(named)
+    found = list(topics.check_open_targets(timer))
+    assert [(f.subject, f.severity) for f in found] == [
+        ("topic a", "ok"),
+        ("topic b", "warning"),
+        ("topics of the pattern", "warning"),
+    ]
+    assert found[0].found == "open for mails"
+    assert "duewheel reconfigure" in found[1].remedy
