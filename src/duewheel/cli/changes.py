@@ -94,8 +94,8 @@ def cancel_matching(
     """Cancel all pending timers that match the options.
 
     They are read from the data directory, and each is cancelled by its handle. No option selects
-    a timer topic: `--topic` is the target. Exit codes as for `cancel`. A start does not extend
-    --wait.
+    a timer topic: `--topic` is the target. Exit codes as for `cancel`. A start does not extend a
+    --wait that is given.
     """
     from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
 
