@@ -59,6 +59,7 @@ _BROKER_JAVA = (f"-Xms{_HEAP_MB}m", "-XX:+UseG1GC", "-Djava.awt.headless=true")
 _START_S = 600.0  # on a loaded machine
 _REQUEST_ROWS = 8_000
 _REQUESTS_MAX = 5  # not acknowledged yet
+_SLOTS = 2_097_152  # the default
 _BATCH_BYTES_MAX = 900 * 1024
 _CLOCK = SystemClock()
 _USER_HEADERS = ((b"trace", b"0" * 16), (b"tenant", b"acme"), (b"kind", b"reminder"))
@@ -83,7 +84,11 @@ class DuewheelSystem:
     name = "duewheel"
 
     def __init__(
-        self, path: Path, target_partitions: int = 4, roll_window: str | None = None
+        self,
+        path: Path,
+        target_partitions: int = 4,
+        roll_window: str | None = None,
+        precision_ms: int = 50,
     ) -> None:
         """Starts nothing."""
         self._path = path
@@ -96,14 +101,18 @@ class DuewheelSystem:
         self._pool = ThreadPoolExecutor(thread_name_prefix="load")
         self.config: Mapping[str, Any] = {
             "version": __version__,
-            "precision_ms": 50,
+            "precision_ms": precision_ms,
             "kafka_heap_mb": _HEAP_MB,
             "key_bytes": KEY_BYTES,
             "user_headers": len(_USER_HEADERS),
             "timer_partitions": TIMER_PARTITIONS,
             "target_partitions": target_partitions,
         }
-        self._timer = "" if roll_window is None else f'roll_window = "{roll_window}"\n'
+        # As many slots as the default roll window takes.
+        slots = max(_SLOTS, 25 * 3_600_000 // precision_ms + 2)
+        self._timer = f"precision_ms = {precision_ms}\nslots = {slots}\n"
+        if roll_window is not None:
+            self._timer += f'roll_window = "{roll_window}"\n'
 
     def start(self) -> None:
         self._stack.enter_context(self._broker)

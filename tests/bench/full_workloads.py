@@ -4,7 +4,8 @@
     restart         beside the same
     partitions      what a delivered timer costs by the number of the target's partitions
 
-and of duewheel alone half_cancelled, rolls and lost_files, by their names.
+and of duewheel alone slots (lateness and cost by their length), half_cancelled, rolls and
+lost_files.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.bench.session import (
     far_off,
     fill,
     sleep_until,
+    stream,
     wait,
 )
 from tests.bench.system import Kind, TimerLoad
@@ -92,6 +94,21 @@ def partitions(session: Session, count: int) -> None:
     session.await_received(load)
     last_s = (int(session.received(load)["received_ms"].max()) - due_ms) / 1000
     report.add("delivered at once", "timers/s", count / last_s)
+
+
+def slots(session: Session, per_s: int, seconds: int) -> None:
+    """A steady stream: what shorter slots gain in lateness, and cost in processor time."""
+    length_ms = session.system.config["precision_ms"]
+    config = {"seconds": seconds, "per_s": per_s}
+    report = Report(session, f"slots, ms: {length_ms}", config)
+    load = stream(session, per_s, seconds, CLOCK.now_ms() + 1_000)
+    with measured(session.system.pids) as usage:
+        session.system.send(load).result(DEADLINE_S)
+        session.await_received(load)
+    rows = session.received(load)
+    report.lateness(load, rows)
+    report.usage(usage, len(load))
+    report.delivery(load, rows)
 
 
 def half_cancelled(session: Session, count: int) -> None:

@@ -33,7 +33,7 @@ TEXT = """\
 # Benchmarks
 
 Made by `make bench-report` from the runs in [benchmarks.jsonl](benchmarks.jsonl); edits here are
-lost. `make bench OUT=file` measures your machine in minutes, `make bench-full OUT=file` more, in 45
+lost. `make bench OUT=file` measures your machine in minutes, `make bench-full OUT=file` more, in 50
 minutes.
 
 {machine}
@@ -68,6 +68,10 @@ Processor time is that of a message, of all parts with their broker; memory is w
 """
 BY_TARGET = """\
 50,000 timers are delivered, 5,000 a second; then as many of one instant.
+"""
+BY_SLOTS = """\
+1,000 timers a second (`timer.precision_ms`): a transaction for each slot. Processor time is that of
+a message, of all parts with Kafka.
 """
 SINGLE = """\
 `rolls` has 1,000 timers a second, delays of 25 to 30 s and a roll window of 10 s, `half cancelled`
@@ -115,6 +119,8 @@ def sections(measured: Measured) -> Iterator[tuple[str, str, Sequence[str]]]:
         targets = tables.by_size(measured, "target partitions: ", tables.BY_PARTITIONS)
         text = targets and f"{BY_TARGET}\n{targets}"
         yield "By target partitions", text, ("partitions", "partitions-rate")
+        slots = tables.by_size(measured, "slots, ms: ", tables.BY_SLOTS)
+        yield "By the length of a slot", slots and f"{BY_SLOTS}\n{slots}", ()
         single = tables.single(measured)
         yield "Single workloads", single and f"{SINGLE}\n{single}", ()
         engine = tables.engine(measured)

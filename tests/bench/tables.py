@@ -110,6 +110,12 @@ BY_PARTITIONS: Mapping[str, Column] = {
     "at once, timers/s": _value("delivered at once"),
     "memory, MB": _memory,
 }
+BY_SLOTS: Mapping[str, Column] = {
+    "us": cost,
+    "p50": _value("lateness p50"),
+    "p99": _value("lateness p99"),
+    "p99.9, ms": _value("lateness p99.9"),
+}
 
 
 def by_size(measured: Measured, prefix: str, columns: Mapping[str, Column]) -> str:
