@@ -22,7 +22,10 @@ from pathlib import Path
 from duewheel.kafka.ledger.producer_internals import SUPPORTED_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("tests/unit/kafka/test_producer_internals.py", "tests/integration/test_kafka_publisher.py")
+TESTS = (
+    "tests/unit/kafka/ledger/test_producer_internals.py",
+    "tests/integration/test_kafka_publisher.py",
+)
 
 
 def main(arguments: list[str]) -> int:

@@ -11,7 +11,7 @@ HELD = {
         "kafka/publish/held_queue.py",
         "if partition not in closed and partition not in waits:",
         "if partition not in closed:",
-        test="unit/kafka/test_held_queue.py::test_copies_are_moved_in_their_order_and_new_ones_go_behind_them",
+        test="unit/kafka/publish/test_held_queue.py::test_copies_are_moved_in_their_order_and_new_ones_go_behind_them",
     ),
     "copy-too-large": Planted(
         "8",
@@ -27,7 +27,7 @@ HELD = {
         "kafka/publish/held_queue.py",
         "Held(record.offset + 1, left[partition].copies",
         "Held(left[partition].start_offset, left[partition].copies",
-        test="unit/kafka/test_held_queue.py::test_no_more_is_moved_at_once_than_a_transaction_takes",
+        test="unit/kafka/publish/test_held_queue.py::test_no_more_is_moved_at_once_than_a_transaction_takes",
     ),
     "held-below-c": Planted(
         "held",
@@ -35,7 +35,7 @@ HELD = {
         "kafka/publish/held_queue.py",
         "if log_ends.get(p, -1) >= known.get(p, 0)]",
         "if log_ends.get(p, -1) >= 0]",
-        test="unit/kafka/test_held_queue.py::test_nothing_goes_to_a_partition_that_has_lost_its_end",
+        test="unit/kafka/publish/test_held_queue.py::test_nothing_goes_to_a_partition_that_has_lost_its_end",
     ),
     "held-of-another-topic": Planted(
         "2",
@@ -43,7 +43,7 @@ HELD = {
         "kafka/publish/held_queue.py",
         "    return as_first_copies(partition, batch, progress.epochs.newest.signing_key)\n",
         "    return batch\n",
-        test="unit/kafka/test_held_queue.py::test_copies_of_a_topic_that_was_made_anew_begin_anew",
+        test="unit/kafka/publish/test_held_queue.py::test_copies_of_a_topic_that_was_made_anew_begin_anew",
     ),
     "held-forgotten": Planted(
         "held",
@@ -58,7 +58,7 @@ HELD = {
         "wheel/dequeue/committer.py",
         "self.committed, self._with_held)",
         "self.committed)",
-        test="unit/kafka/test_held_queue.py::test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start",
+        test="unit/kafka/publish/test_held_queue.py::test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start",
     ),
     "held-end-asked": Planted(
         "8",
@@ -66,7 +66,7 @@ HELD = {
         "wheel/dequeue/partition_ends.py",
         "missing = [p for p in self._bounds.unknown_ends if p not in held]",
         "missing = self._bounds.unknown_ends",
-        test="unit/kafka/test_held_queue.py::test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait",
+        test="unit/kafka/publish/test_held_queue.py::test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait",
     ),
     "moved-unsigned": Planted(
         "bytes",
@@ -82,6 +82,6 @@ HELD = {
         "checkpoints/reshard_records.py",
         "    _require_none_held(old)\n",
         "",
-        test="unit/kafka/test_held_queue.py::test_a_shard_with_copies_that_wait_is_given_back_but_not_dealt",
+        test="unit/kafka/publish/test_held_queue.py::test_a_shard_with_copies_that_wait_is_given_back_but_not_dealt",
     ),
 }

@@ -43,7 +43,7 @@ LETTERS = {
         "kafka/publish/failed_batches.py",
         "or not isinstance(error, _NO_VERDICT)",
         "or not isinstance(error, (*_NO_VERDICT, InvalidTimestampError))",
-        test="unit/kafka/test_failed_batches.py::test_the_consequences_depend_on_the_progress",
+        test="unit/kafka/publish/test_failed_batches.py::test_the_consequences_depend_on_the_progress",
     ),
     "no-back-off": Planted(
         "6",

@@ -39,7 +39,7 @@ POLICIES = {
         "kafka/targets/resting_timer_topics.py",
         "paused.timer_topics | self._refused.resting",
         "paused.timer_topics",
-        test="unit/kafka/test_resting_timer_topics.py::"
+        test="unit/kafka/targets/test_resting_timer_topics.py::"
         "test_after_a_refusal_the_timer_topic_rests_nine_times_as_long_as_it_has_cost",
     ),
     "own-hops": Planted(

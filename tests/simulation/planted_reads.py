@@ -39,7 +39,7 @@ READS = {
         "kafka/log/columns.py",
         "(records.offset >= bounds[:, 0]) & ",
         "",
-        test="unit/kafka/test_log_columns.py::test_records_below_the_logs_start_stay_out",
+        test="unit/kafka/log/test_columns.py::test_records_below_the_logs_start_stay_out",
     ),
     "first-part": Planted(
         "2",
