@@ -19,6 +19,7 @@ PERFORMANCE = ROOT / "docs" / "performance.md"
 SOAKS = ROOT / "docs" / "soak.jsonl"
 
 STEADY, SLOW, ENQUEUE = "steady, 5,000/s", "steady, 1,000/s", "enqueue"
+FAST, BESIDE = "steady, 20,000/s", "beside an enqueue, 5,000/s"
 CPU, MEMORY = "processor time of {}", "anonymous memory of {}"
 ARRIVED, OVERDUE = "due to last received", "overdue"
 DISK = ("disk per timer, local", "disk per timer, Kafka")
@@ -26,11 +27,15 @@ DISK = ("disk per timer, local", "disk per timer, Kafka")
 ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("lateness at 5,000 per second, p50, ms", STEADY, ("lateness p50",)),
     ("… p99, ms", STEADY, ("lateness p99",)),
+    ("lateness at 20,000 per second, p50, ms", FAST, ("lateness p50",)),
+    ("… p99, ms", FAST, ("lateness p99",)),
+    ("lateness at 5,000 per second beside an enqueue, p99, ms", BESIDE, ("lateness p99",)),
     ("processor time of a message at 5,000 per second, us", STEADY, (CPU,)),
     ("… at 1,000 per second, us", SLOW, (CPU,)),
     ("… of an idle system, % of a core", "idle", (CPU,)),
     ("enqueue rate, per second", ENQUEUE, ("rate",)),
     ("100,000 due in one instant: lateness of the last, s", "spike of 100,000", (ARRIVED,)),
+    ("1,000,000 due in one instant: lateness of the last, s", "spike of 1,000,000", (ARRIVED,)),
     ("catch-up rate after a stop, per second", OVERDUE, ("catch-up rate",)),
     ("a stop, s", OVERDUE, ("stopped within",)),
     ("start to the first delivery, s", OVERDUE, ("start to first delivery",)),
