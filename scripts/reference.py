@@ -56,6 +56,7 @@ KINDS: tuple[tuple[Any, str], ...] = (
     (values.SizeOrShare, "size, or share"),
     (values.Durations, "durations"),
     (values.Servers, "list of `host:port`"),
+    (values.ServerUrls, "list of addresses"),
     (values.Topics, "list of names"),
     (values.Names, "list of names"),
     (values.TargetPatterns, "list of patterns"),

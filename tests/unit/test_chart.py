@@ -107,7 +107,7 @@ def test_settings_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         r"- name: (DUEWHEEL_\w+)\n *value(?:From)?:(.*)\n", TEMPLATES["_helpers.tpl"]
     )
     names = {"shards": "3", "ingestPort": "9464", "dequeuePort": "9465", "tasks": "local[2]"}
-    names |= {"page.port": "8466", "openReads": "false"}
+    names |= {"page.port": "8466", "openReads": "false", "servers": "http://a:1"}
     for name, value in given:
         words = [names[word] for word in names if word in value]
         monkeypatch.setenv(name, words[0] if words else value.strip() or "1")
@@ -121,7 +121,7 @@ def test_settings_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert found.metrics.host == "0.0.0.0"
     assert (found.serve.host, found.serve.port) == ("0.0.0.0", VALUES["page"]["port"])
     assert found.serve.token_file and found.serve.read_token_file
-    assert len(given) == 14
+    assert len(given) == 15
 
 
 def test_commands_are_known() -> None:

@@ -151,6 +151,9 @@ def test_the_page_is_beside_its_shard(monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert path == Path(mounts[name]["mountPath"]) / "token"
         assert volumes[name]["secretName"] == secret
         assert volumes[name]["items"] == [{"key": key, "path": "token"}]
+    names = [f"orders-duewheel-{shard}.orders-duewheel" for shard in range(3)]
+    assert manifests["StatefulSet/orders-duewheel"]["spec"]["serviceName"] == "orders-duewheel"
+    assert found.serve.shards == tuple(f"http://{name}:{found.serve.port}" for name in names)
     assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
     assert container["image"] == containers(manifests)["duewheel"]["image"]
 
@@ -186,10 +189,14 @@ def test_the_network_policy_selects_the_pods() -> None:
     labels = manifests["StatefulSet/orders-duewheel"]["spec"]["template"]["metadata"]["labels"]
     policy = manifests["NetworkPolicy/orders-duewheel"]["spec"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
-    (rule,) = policy["ingress"]
+    rule, among_pages = policy["ingress"]
     named = {each["name"] for one in containers(manifests).values() for each in one["ports"]}
     assert {each["port"] for each in rule["ports"]} == named
     assert rule["from"] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
+    assert among_pages == {
+        "ports": [{"port": "http"}],
+        "from": [{"podSelector": {"matchLabels": policy["podSelector"]["matchLabels"]}}],
+    }
 
 
 def test_a_pod_has_no_rights() -> None:

@@ -84,6 +84,14 @@ env:
     mountPath: /var/lib/duewheel
 {{- end -}}
 
+{{/* The addresses of `duewheel serve` of all shards. */}}
+{{- define "duewheel.servers" -}}
+{{- $name := include "duewheel.name" . -}}
+{{- range $shard := until (int .Values.shards) -}}
+{{ if $shard }},{{ end }}http://{{ $name }}-{{ $shard }}.{{ $name }}:{{ $.Values.page.port }}
+{{- end -}}
+{{- end -}}
+
 {{/* `duewheel serve`: it reads the files of the shard, so it is in the shard's pod. */}}
 {{- define "duewheel.serve" -}}
 {{- if not (or .Values.page.readToken.secret .Values.page.openReads) }}
@@ -98,6 +106,10 @@ env:
     value: {{ .Values.page.port | quote }}
   - name: DUEWHEEL_SERVE__OPEN_READS
     value: {{ .Values.page.openReads | quote }}
+  {{- if gt (int .Values.shards) 1 }}
+  - name: DUEWHEEL_SERVE__SHARDS
+    value: {{ include "duewheel.servers" . | quote }}
+  {{- end }}
   {{- if .Values.page.readToken.secret }}
   - name: DUEWHEEL_SERVE__READ_TOKEN_FILE
     value: /run/secrets/duewheel/read/token

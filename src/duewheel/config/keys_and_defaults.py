@@ -29,6 +29,7 @@ from duewheel.config.values import (
     Options,
     PerSecond,
     Servers,
+    ServerUrls,
     Share,
     Size,
     SizeOrShare,
@@ -455,6 +456,9 @@ class ServeSection(Section):
     hosts: Names = ()
     """Names under which the API is reached, as in the header `Host`. By default the loopback names
     if `host` is one, else any."""
+    shards: ServerUrls = ()
+    """The addresses of `duewheel serve` of all shards, such as `https://timers-0:8466`: the page
+    shows them side by side. Each gets the token of the request that asks."""
     body_max: Annotated[Size, Field(ge=1024)] = 1 << 20
     """The most bytes of a request's body."""
     tls_cert_file: Path | None = None

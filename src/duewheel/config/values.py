@@ -142,6 +142,12 @@ def _not_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
+def _server_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#@]+", text):
+        raise ValueError(f'"{text}" is no address of a server, such as https://timers-0:8466')
+    return text
+
+
 def _topic(name: str) -> str:
     if not may_name_topic(name):
         raise ValueError(f'"{name}" is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -')
@@ -245,6 +251,8 @@ Size = Annotated[int, BeforeValidator(_size)]
 SizeOrShare = Annotated[Share, BeforeValidator(_share), PlainSerializer(str, return_type=str)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+ServerUrl = Annotated[str, AfterValidator(_server_url)]
+ServerUrls = Annotated[tuple[ServerUrl, ...], BeforeValidator(_split)]
 Topics = Annotated[tuple[TopicName, ...], BeforeValidator(_split)]
 TopicPattern = Annotated[str, accepted_by(lambda regex: require_portable(whole(regex)))]
 _Target = Annotated[str, accepted_by(lambda pattern: of_shell([pattern]))]

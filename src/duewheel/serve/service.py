@@ -46,6 +46,7 @@ R = TypeVar("R", bound=Result)
 
 READS_MAX = 4  # at a time
 SEARCHES_MAX = 2
+SERVER_READS_MAX = 2
 KAFKA_MAX = 8  # changes
 KAFKA_READS_MAX = 4
 KAFKA_PAGE_S = 5.0  # how long a page is read from Kafka
@@ -60,6 +61,7 @@ class Service:
     search          reads of them for seconds: reads and changes must not wait for these
     count           counts of all pending timers, one at a time: each continues the last one, and
                     the first one reads for seconds
+    ask_servers     reads of the other shards' servers, for seconds if one is away
     read_kafka      reads from Kafka: apart from changes, which must not wait for reads
     write           records in timer topics
     write_pending   the same, after a look at the shard's files
@@ -88,6 +90,7 @@ class Service:
         self.peek = replace(self.read, needs_files=False)
         self.search = replace(self.read, stop=self._stop, limiter=CapacityLimiter(SEARCHES_MAX))
         self.count = replace(self.read, limiter=CapacityLimiter(1))
+        self.ask_servers = _Lane(settings, self._stop, settings, CapacityLimiter(SERVER_READS_MAX))
         self.read_kafka = _Lane(settings, self._stop, settings, CapacityLimiter(KAFKA_READS_MAX))
         self.write = _Lane(settings, self._stop, writer, changes, writes=True)
         self.write_pending = replace(self.write, needs_files=True)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from duewheel.api.conditions import of_reasons
+from duewheel.api.fleet import Fleet
 from duewheel.api.requests import SelectivePause, Topic
 from duewheel.api.shard import (
     Paused,
@@ -25,6 +26,7 @@ from duewheel.api.shard import (
     ShardView,
 )
 from duewheel.api.timers import Lateness
+from duewheel.ops.shard.fleet import read_fleet
 from duewheel.ops.shard.lateness import read_lateness
 from duewheel.ops.shard.local_readiness import not_ready_reasons
 from duewheel.ops.shard.pause import set_paused
@@ -80,6 +82,13 @@ async def show_status(service: Shared) -> ShardView:
 async def show_lateness(service: Shared) -> Lateness:
     """The lateness of deliveries since dequeue began."""
     return await service.peek(read_lateness, service.clock)
+
+
+@reading.get("/fleet", operation_id="fleet")
+async def show_fleet(service: Shared, request: Request) -> Fleet:
+    """The shards of the app side by side: those of the servers that `serve.shards` names."""
+    token = request.headers.get("Authorization")
+    return await service.ask_servers(read_fleet, service.clock, token)
 
 
 @changing.post(f"/pause/{{kind}}/{NAME}", operation_id="pause_selection")

@@ -5,6 +5,7 @@ import { refreshTimes } from "./cells.js";
 import { deadLettersView } from "./dead_letters.js";
 import { askForToken } from "./dialogs.js";
 import { announce, byId } from "./dom.js";
+import { Fleet } from "./fleet.js";
 import { zone } from "./format.js";
 import { Histogram } from "./histogram.js";
 import { Conditions, conditionsWithout, summary } from "./health.js";
@@ -20,6 +21,7 @@ import { Timers } from "./timers.js";
 
 const OFTEN_MS = 2_000;
 const SELDOM_MS = 5_000;
+const FLEET_MS = 3_000;
 const LONGEST_DELAY_MS = 40 * 86_400_000; // until the status has said it
 
 let lastStatus = null;
@@ -33,6 +35,7 @@ const histogram = new Histogram(
 );
 const timers = new Timers(byId("view-pending"), histogram);
 const shard = new Shard(byId("view-shard"), () => polls.status());
+const fleet = new Fleet(byId("view-fleet"), document.querySelector("nav [data-view=fleet]"));
 // By the names in the navigation; `routed` is called when a view is shown, or its address changes.
 const views = {
   pending: { routed: showPending },
@@ -40,6 +43,7 @@ const views = {
   schedules: schedulesView(byId("view-schedules")),
   receipts: receiptsView(byId("view-receipts")),
   shard,
+  fleet: { routed: () => polls.fleet() },
 };
 
 // ---- reads --------------------------------------------------------------------------------------
@@ -77,6 +81,7 @@ const polls = {
   histogram: poll(OFTEN_MS, histogram),
   timers: poll(SELDOM_MS, timers),
   stats: poll(SELDOM_MS, { read: stats, show: showStats, fail: (error) => shard.showStats(error) }),
+  fleet: poll(FLEET_MS, fleet),
   lateness: poll(OFTEN_MS, {
     read: lateness,
     show: (found) => live.showLateness(found, Date.now()),

@@ -11,6 +11,7 @@ const BACKGROUND = { background: true };
 
 export const status = () => read("v1/status", {}, BACKGROUND);
 export const stats = () => read("v1/stats", {}, BACKGROUND);
+export const fleet = () => read("v1/fleet", {}, BACKGROUND);
 export const lateness = () => read("v1/lateness", {}, BACKGROUND);
 
 /** Why the shard is not ready; answers also while its files are recovered. */

@@ -1,0 +1,135 @@
+"""The shards of an app side by side: each server is asked for its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness.browser import listening
+from tests.harness.local_world import NOW_MS
+from tests.harness.served import COUNT, READ_TOKEN, bearer, fill, served, settings_of
+
+from duewheel.config.settings import Settings, load
+from duewheel.dev.listeners import HOST, free_ports
+from duewheel.errors import ConfigError
+from duewheel.serve.access import Access
+from duewheel.serve.app import make_app
+from duewheel.testing import ManualClock
+
+READERS = Access(read={READ_TOKEN.encode(): "reader"})
+
+
+def shard_of(path: Path, shards: tuple[str, ...] = (), count: int = 1) -> Settings:
+    settings = settings_of(path, shards=shards)
+    shard = settings.shard.model_copy(update={"count": count})
+    return settings.model_copy(update={"shard": shard})
+
+
+def away_address() -> str:
+    (port,) = free_ports(1)
+    return f"http://{HOST}:{port}"
+
+
+@contextmanager
+def answering(status: int, headers: dict[str, str], body: bytes) -> Iterator[tuple[str, list[Any]]]:
+    """A server that gives one answer; yields its address, and the headers that it gets."""
+    seen: list[Any] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer((HOST, 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{server.server_port}", seen
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_without_other_servers_it_is_this_shard(tmp_path: Path) -> None:
+    settings = shard_of(tmp_path)
+    fill(settings)
+    with served(settings) as client:
+        fleet = client.get("/v1/fleet").json()
+    (member,) = fleet["members"]
+    assert (member["url"], member["error"]) == (None, None)
+    assert (member["status"]["shard"], member["status"]["pending"]) == (0, 2 * COUNT)
+    assert (fleet["shards"], fleet["absent"]) == (1, [])
+
+
+def test_a_shard_without_files_is_away(tmp_path: Path) -> None:
+    with served(shard_of(tmp_path)) as client:
+        fleet = client.get("/v1/fleet").json()
+    assert fleet["members"][0]["status"] is None
+    assert "there is no data directory" in fleet["members"][0]["error"]
+    assert fleet["absent"] == [0]
+
+
+def test_each_server_is_asked_with_the_token_of_the_request(tmp_path: Path) -> None:
+    other = settings_of(tmp_path / "other")
+    fill(other)
+    with listening(make_app(other, ManualClock(NOW_MS), READERS)) as address:
+        urls = (address.rstrip("/"), away_address())
+        with served(shard_of(tmp_path, urls, count=2), READERS) as client:
+            assert client.get("/v1/fleet").status_code == 401
+            fleet = client.get("/v1/fleet", headers=bearer(READ_TOKEN)).json()
+    here, away = fleet["members"]
+    assert (here["url"], here["status"]["pending"]) == (urls[0], 2 * COUNT)
+    assert here["status"]["conditions"], "a stopped shard is not ready"
+    assert (away["url"], away["status"]) == (urls[1], None)
+    assert away["error"] == "Connection refused"
+    assert (fleet["shards"], fleet["absent"]) == (2, [1])
+
+
+def test_a_server_that_refuses_the_token_says_so(tmp_path: Path) -> None:
+    other = settings_of(tmp_path / "other")
+    with (
+        listening(make_app(other, ManualClock(NOW_MS), READERS)) as address,
+        served(shard_of(tmp_path, (address.rstrip("/"),))) as client,
+    ):
+        (member,) = client.get("/v1/fleet").json()["members"]
+    assert member["error"].startswith("401: give a valid token")
+
+
+def test_the_token_goes_to_no_other_server(tmp_path: Path) -> None:
+    with (
+        answering(200, {}, b"{}") as (elsewhere, seen),
+        answering(302, {"Location": f"{elsewhere}/v1/status"}, b"") as (moved, asked),
+        served(shard_of(tmp_path, (moved,)), READERS) as client,
+    ):
+        fleet = client.get("/v1/fleet", headers=bearer(READ_TOKEN)).json()
+    assert [headers["Authorization"] for headers in asked] == [f"Bearer {READ_TOKEN}"]
+    assert seen == []
+    assert fleet["members"][0]["error"].startswith("302: ")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"shard": 0}', b"\xff"])
+def test_what_is_no_status_is_said(tmp_path: Path, body: bytes) -> None:
+    with answering(200, {}, body) as (url, _), served(shard_of(tmp_path, (url,))) as client:
+        (member,) = client.get("/v1/fleet").json()["members"]
+    assert member["error"] == "its answer is no status of a shard"
+
+
+@pytest.mark.parametrize(
+    "url", ["timers-0:8466", "ftp://timers-0", "http://timers-0/x", "http://me:secret@timers-0"]
+)
+def test_an_address_is_one_of_a_server(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no address of a server"):
+        load(overrides={"timer": {"topics": "t"}, "serve": {"shards": url}})
