@@ -11,10 +11,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.harness.config_file import write_config
+from tests.harness.launcher import tail, wait_until
+from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.spark_cluster import CONF, SparkCluster, kill_all_of
+from tests.harness.sparkless_shard import SparklessShard
 from tests.harness.whole_shard import WholeShard, judge, schedule
 
+from duewheel.config.settings import load
 from duewheel.dev.listeners import free_ports
 from duewheel.java.find import Java
 
@@ -93,6 +98,58 @@ def test_a_worker_dies_while_timers_come_in(shard: WholeShard, cluster: SparkClu
     assert executors(shard)[-1] == 1
     assert shard.status()["ingest"]["pid"] == ingest
     assert shard.stop() == 0
+
+
+def test_tasks_of_an_application_write_timers_and_read_tables(
+    cluster: SparkCluster, tmp_path: Path, broker: SharedBroker, java: Java
+) -> None:
+    """`format("duewheel")` on two workers: the data source is pickled, and finds its package."""
+    config = write_config(tmp_path, broker.bootstrap_servers, "clustered")
+    cluster.start_master()
+    cluster.add_workers(2)
+    program = f"""
+import os
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master({cluster.url!r})
+for name, value in {CONF!r}.items():
+    builder = builder.config(name, value)
+spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.range(0, 200, 1, 4).selectExpr(
+    "'{{target}}' target", "'2h' delay", "concat('key ', id) key", "'v' value",
+    "concat('id ', id) id",
+)
+rows.write.format("duewheel").mode("append").option("topic", "{{topic}}").option(
+    "kafka.bootstrap.servers", {broker.bootstrap_servers!r}
+).save()
+input()  # the shard takes them
+read = spark.read.format("duewheel").options(table="pending", config={str(config)!r}).load()
+own = os.getpid()
+parents = spark.range(0, 8, 1, 8).rdd.mapPartitions(lambda _: [os.getppid()]).collect()
+print(read.count(), own in parents)
+spark.stop()
+"""
+    with closing(SparklessShard(load(config), 1)) as shard:
+        text = program.replace("{target}", shard.target).replace("{topic}", shard.timers)
+        environment = os.environ | {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": sys.executable}
+        application = subprocess.Popen(
+            [sys.executable, "-c", text],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(tmp_path / "application.log").open("wb"),
+            env=environment,
+        )
+        try:
+            wait_until(
+                lambda: len(read_topic(shard.servers, shard.timers)) >= 200,
+                lambda: tail(tmp_path / "application.log"),
+                120,
+            )
+            shard.take()
+            out, _ = application.communicate(b"\n", 120)
+        finally:
+            application.kill()
+            application.wait()
+    assert out.decode().split()[-2:] == ["200", "False"]
 
 
 def test_sparks_web_interface_listens_on_loopback(
