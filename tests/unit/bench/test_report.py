@@ -153,7 +153,7 @@ def test_the_table_shows_the_median_and_never_the_best_run() -> None:
     earlier = a_figure(800.0, run="2026-11-22 10:24 UTC")
     table = shown_figures.measured(Measured.of([earlier, ours, *peers]))
     assert "| enqueue rate, per second | 300 | 50 | 70 |" in table
-    assert "| a stop, s | – | – | – |" in table
+    assert "| start to the first delivery, s | – | – | – |" in table
     assert "Medians of 3 rounds, 2 cores, 24 GiB: commit `abc` on 2026-11-26." in table
 
 
