@@ -237,7 +237,7 @@ class CancelLoad:
             assert each.done.result(ANSWER_S) == answer
         CLOCK.sleep(2 * LOOK_AT_BATCHES_S)
         at_ms = np.array([each.moments_ms(self._watch) for each in asked])
-        config = {
+        config: dict[str, object] = {
             "cancels": len(asked),
             "pending": read_status(self._system.settings, SystemClock()).pending,
             "machine": self._watch.machine(began_ms, CLOCK.now_ms()),

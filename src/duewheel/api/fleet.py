@@ -17,7 +17,7 @@ class FleetShard(Result):
     shard: int
     role: Literal["owner", "standby"]
     ready: bool
-    pending: int
+    pending: int | None
     delivered: int
     lag: int | None = Field(description="messages in the timer topics that are not taken yet")
     behind_ms: int | None = Field(description="age of the oldest slot not delivered in full")

@@ -369,9 +369,10 @@ class ShardView(Result):
             help="1 while files are recovered or messages are read again: no timer is delivered",
         ),
     )
-    pending: int = fact(
-        "timers that ingest has taken and that have not left. Cancelled ones count until they "
-        "would have left, and rejected messages until they are dead letters",
+    pending: int | None = fact(
+        "timers that ingest has taken and that have not left; unknown until damaged files are "
+        "whole. Cancelled ones count until they would have left, and rejected messages until they "
+        "are dead letters",
         Gauge("dequeue", "pending"),
     )
     delivered: int

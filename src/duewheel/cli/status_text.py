@@ -41,7 +41,8 @@ def _status(shard: ShardView, now_ms: int, unreachable: str) -> Iterator[Line]:
     if unreachable:
         yield "", unreachable
     yield "shard", f"{shard.shard}, {shard.role}, in {shard.data_dir}"
-    yield "pending", f"{shard.pending}, {WITH_CANCELLED}"
+    is_known = shard.pending is not None
+    yield "pending", f"{shard.pending}, {WITH_CANCELLED}" if is_known else "unknown"
     yield "delivered", str(shard.delivered)
     answered = "ends_unknown" not in shard.not_ready
     lag = _lag(shard.ingest, now_ms, answered=answered)

@@ -28,7 +28,7 @@ class ConfiguredFacts(ShardFacts):
         state: State,
         now_ms: int,
         settings: Settings,
-        count: Callable[[], int] | None = None,
+        count: Callable[[], int | None] | None = None,
     ) -> None:
         """As ShardFacts."""
         super().__init__(state, now_ms, count)

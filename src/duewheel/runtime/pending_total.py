@@ -17,11 +17,13 @@ if TYPE_CHECKING:  # it imports numpy
 class TimerTotals(NamedTuple):
     """The timers of a shard."""
 
-    pending: int  # cancelled ones included
+    pending: int | None  # cancelled ones included; None: not known before the files are whole
     delivered: int
 
 
-def totals_of(state: State, mirror: Mirror | None, count: Callable[[], int] | None) -> TimerTotals:
+def totals_of(
+    state: State, mirror: Mirror | None, count: Callable[[], int | None] | None
+) -> TimerTotals:
     """Counts the timers of a data directory.
 
     Args:
@@ -32,6 +34,6 @@ def totals_of(state: State, mirror: Mirror | None, count: Callable[[], int] | No
     """
     placed, delivered = state.commit().placed, mirror.delivered_rows if mirror else 0
     if state.standby or delivered == UNCOUNTED:
-        pending = count() if count and not state.needs_recovery else 0
-        return TimerTotals(pending, max(0, placed - pending))
-    return TimerTotals(placed - delivered, delivered)
+        pending = count() if count and not state.needs_recovery else None
+        return TimerTotals(pending, max(0, placed - (pending or 0)))
+    return TimerTotals(None if state.needs_recovery else placed - delivered, delivered)

@@ -134,7 +134,9 @@ def _end_of(pause: PauseRecord) -> str:
 class ShardFacts:
     """The facts of both processes, and of the shard."""
 
-    def __init__(self, state: State, now_ms: int, count: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, state: State, now_ms: int, count: Callable[[], int | None] | None = None
+    ) -> None:
         """`state` stays open meanwhile; `now_ms` is the moment; `count` counts the timers in the
         files, for a standby.
         """
@@ -242,7 +244,7 @@ class ShardFacts:
         return totals_of(self.state, self.mirror, self._count)
 
     @property
-    def pending(self) -> int:
+    def pending(self) -> int | None:
         return self._totals.pending
 
     @property

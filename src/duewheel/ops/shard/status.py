@@ -38,11 +38,11 @@ class _WithBounds(ConfiguredFacts):
         return bounds_in_force(self.settings)
 
 
-def _count(settings: Settings) -> int:
+def _count(settings: Settings) -> int | None:
     data_dir = settings.storage.data_dir
     try:
         directory = DataDirectory(data_dir, settings.wheel, fs.READING_FS)
     except ConfigError:
-        return 0  # not known by these settings: a start refuses them, too
+        return None  # not known by these settings: a start refuses them, too
     with closing(directory):
         return PendingTimers(directory).count().total

@@ -52,7 +52,7 @@ function statusRow(status, url) {
   return [
     `${shard}`,
     state,
-    count(pending),
+    or(pending, count, "?"),
     or(lag, count, "?"),
     or(behind, duration, "?"),
     count(delivered),

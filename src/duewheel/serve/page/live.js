@@ -93,8 +93,10 @@ export class Live {
   showStatus({ role, pending, delivered, dequeue, ingest, disk, not_ready: reasons }, at) {
     const { tiles } = this;
     const counts = role === "standby" ? "of the owner" : "cancelled ones included";
-    tiles.pending.show(count(pending), counts);
-    this.placed.add(at, pending + delivered);
+    tiles.pending.show(or(pending, count, null), or(pending, () => counts, "in a recovery"));
+    if (pending !== null) {
+      this.placed.add(at, pending + delivered);
+    }
     this.out.add(at, delivered);
     showRate(tiles.accepted, this.placed);
     showRate(tiles.delivered, this.out);

@@ -23,6 +23,9 @@ export class Samples {
 
   /** The rate over the last so many ms, per second; null without two samples. */
   rate(ms) {
+    if (this.samples.length < 2) {
+      return null;
+    }
     const [first, last] = this.over(ms);
     return first.at < last.at ? rateOf(first, last) : null;
   }
