@@ -177,10 +177,10 @@ class DequeueView(ProcessView):
         "unknown",
         Gauge("dequeue", "closing_blocked"),
         bad=(
-            "The clock of this host is {clock_skew_ms:about} ahead of the brokers': nothing is "
+            "This host's clock is too far ahead of the brokers', or theirs is unknown: nothing is "
             "delivered."
         ),
-        says="closes no slot: this clock is {clock_skew_ms:about} ahead of Kafka's",
+        says="closes no slot: this clock is too far ahead of Kafka's, or Kafka's is unknown",
     )
     floor_ahead_ms: int | None = fact(
         "by how much delivery is beyond this host's clock, such as after the clock was set back. "
