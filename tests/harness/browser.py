@@ -126,9 +126,10 @@ def chromium(paths: tuple[str, str]) -> Iterator[Browser]:
 
 
 @contextmanager
-def listening(app: FastAPI) -> Iterator[str]:
-    """Serves an app on a free port of this host; yields its address."""
-    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, http="h11", ws="none")
+def listening(app: FastAPI, **tls: Any) -> Iterator[str]:
+    """Serves an app on a free port of this host, with uvicorn's options `tls`; yields its address."""
+    quiet: dict[str, Any] = {"log_config": None, "access_log": False, "ws": "none"}
+    config = uvicorn.Config(app, port=0, http="h11", **quiet, **tls)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="page-server")
     thread.start()
@@ -137,7 +138,7 @@ def listening(app: FastAPI) -> Iterator[str]:
         while not server.started:
             assert thread.is_alive() and time.monotonic() < end_s, "the server does not start"
             time.sleep(0.02)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
     finally:
         server.should_exit = True
         thread.join(WAIT_S)

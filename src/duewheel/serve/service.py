@@ -33,7 +33,7 @@ from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.changes.written import WrittenChange
 from duewheel.ops.files import files_identity
 from duewheel.ops.timers.pending_histogram import PendingView
-from duewheel.serve.problems import Stopping
+from duewheel.serve.problems import RETRY_AFTER_S, Refused, Stopping
 from duewheel.serve.waits import Waits, all_of
 from duewheel.threads import beside
 
@@ -49,6 +49,8 @@ SEARCHES_MAX = 2
 SERVER_READS_MAX = 2
 KAFKA_MAX = 8  # changes
 KAFKA_READS_MAX = 4
+WAITING_MAX = 16  # for a lane of reads
+CHANGES_WAITING_MAX = 64
 KAFKA_PAGE_S = 5.0  # how long a page is read from Kafka
 
 
@@ -92,9 +94,13 @@ class Service:
         self.count = replace(self.read, limiter=CapacityLimiter(1))
         self.ask_servers = _Lane(settings, self._stop, settings, CapacityLimiter(SERVER_READS_MAX))
         self.read_kafka = _Lane(settings, self._stop, settings, CapacityLimiter(KAFKA_READS_MAX))
-        self.write = _Lane(settings, self._stop, writer, changes, writes=True)
+        self.write = _Lane(
+            settings, self._stop, writer, changes, writes=True, waiting_max=CHANGES_WAITING_MAX
+        )
         self.write_pending = replace(self.write, needs_files=True)
-        self.write_pause = _Lane(settings, self._stop, settings, changes, writes=True)
+        self.write_pause = _Lane(
+            settings, self._stop, settings, changes, writes=True, waiting_max=CHANGES_WAITING_MAX
+        )
         self.write_file = replace(self.write_pause, limiter=CapacityLimiter(1))
         # It writes, and yet may be repeated: a later replay continues one that was stopped.
         self.replay = replace(self.read_kafka, limiter=CapacityLimiter(1))
@@ -112,6 +118,8 @@ class _Lane(Generic[S]):
         stop: ends the waits for them.
         writes: whether a call whose wait has ended may have written.
         needs_files: looks at the shard's files first.
+        waiting_max: further requests are refused: those for one lane must not take the room of
+            all others in the gate (gate.py).
     """
 
     settings: Settings
@@ -120,6 +128,7 @@ class _Lane(Generic[S]):
     limiter: CapacityLimiter
     writes: bool = False
     needs_files: bool = False
+    waiting_max: int = WAITING_MAX
 
     async def __call__(
         self, call: Callable[Concatenate[S, P], T], *args: P.args, **named: P.kwargs
@@ -127,6 +136,7 @@ class _Lane(Generic[S]):
         """Runs a call in a thread of its own, and returns its result.
 
         Raises:
+            Refused: too many wait already.
             Stopping: the server stops: the call has not begun, or can be repeated.
             Unacknowledged: the server stops, and the call may have written.
             NoDataDirectory: it needs files, and there are none yet.
@@ -134,6 +144,11 @@ class _Lane(Generic[S]):
             RecoveryPending: they may be cut at any moment.
         """
         made = partial(call, self.first, *args, **named)
+        waiting = self.limiter.statistics().tasks_waiting
+        if waiting >= self.waiting_max:
+            retry = {"Retry-After": RETRY_AFTER_S}
+            detail = f"{waiting} such requests are waiting"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, retry)
         async with self.limiter:
             if self.stop.is_set():
                 raise Stopping("the server stops: nothing was written")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.browser import listening
+from tests.harness.launcher import wait_until
 from tests.harness.local_world import NOW_MS
 from tests.harness.served import COUNT, READ_TOKEN, bearer, fill, served, settings_of
 
 from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
+from duewheel.ops.shard import fleet
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.testing import ManualClock
@@ -67,19 +73,19 @@ def test_without_other_servers_it_is_this_shard(tmp_path: Path) -> None:
     settings = shard_of(tmp_path)
     fill(settings)
     with served(settings) as client:
-        fleet = client.get("/v1/fleet").json()
-    (member,) = fleet["members"]
+        found = client.get("/v1/fleet").json()
+    (member,) = found["members"]
     assert (member["url"], member["error"]) == (None, None)
     assert (member["status"]["shard"], member["status"]["pending"]) == (0, 2 * COUNT)
-    assert (fleet["shards"], fleet["absent"]) == (1, [])
+    assert (found["shards"], found["absent"]) == (1, [])
 
 
 def test_a_shard_without_files_is_away(tmp_path: Path) -> None:
     with served(shard_of(tmp_path)) as client:
-        fleet = client.get("/v1/fleet").json()
-    assert fleet["members"][0]["status"] is None
-    assert "there is no data directory" in fleet["members"][0]["error"]
-    assert fleet["absent"] == [0]
+        found = client.get("/v1/fleet").json()
+    assert found["members"][0]["status"] is None
+    assert "there is no data directory" in found["members"][0]["error"]
+    assert found["absent"] == [0]
 
 
 def test_each_server_is_asked_with_the_token_of_the_request(tmp_path: Path) -> None:
@@ -89,13 +95,34 @@ def test_each_server_is_asked_with_the_token_of_the_request(tmp_path: Path) -> N
         urls = (address.rstrip("/"), away_address())
         with served(shard_of(tmp_path, urls, count=2), READERS) as client:
             assert client.get("/v1/fleet").status_code == 401
-            fleet = client.get("/v1/fleet", headers=bearer(READ_TOKEN)).json()
-    here, away = fleet["members"]
+            found = client.get("/v1/fleet", headers=bearer(READ_TOKEN)).json()
+    here, away = found["members"]
     assert (here["url"], here["status"]["pending"]) == (urls[0], 2 * COUNT)
     assert here["status"]["conditions"], "a stopped shard is not ready"
     assert (away["url"], away["status"]) == (urls[1], None)
     assert away["error"] == "Connection refused"
-    assert (fleet["shards"], fleet["absent"]) == (2, [1])
+    assert (found["shards"], found["absent"]) == (2, [1])
+
+
+def test_a_server_with_tls_needs_a_certificate_that_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, require: Callable[[object, str], None]
+) -> None:
+    require(shutil.which("openssl"), "no openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = ["openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=server"]
+    words += ["-addext", f"subjectAltName=IP:{HOST}", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(words, check=True, capture_output=True)
+    tls = {"ssl_certfile": certificate, "ssl_keyfile": key}
+    other = settings_of(tmp_path / "other")
+    fill(other)
+    with listening(make_app(other, ManualClock(NOW_MS), Access()), **tls) as address:
+        url = address.rstrip("/")
+        with served(shard_of(tmp_path, (url,))) as client:
+            (member,) = client.get("/v1/fleet").json()["members"]
+            assert "certificate verify failed" in member["error"]
+            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+            (member,) = client.get("/v1/fleet").json()["members"]
+    assert member["status"]["pending"] == 2 * COUNT
 
 
 def test_a_server_that_refuses_the_token_says_so(tmp_path: Path) -> None:
@@ -114,13 +141,41 @@ def test_the_token_goes_to_no_other_server(tmp_path: Path) -> None:
         answering(302, {"Location": f"{elsewhere}/v1/status"}, b"") as (moved, asked),
         served(shard_of(tmp_path, (moved,)), READERS) as client,
     ):
-        fleet = client.get("/v1/fleet", headers=bearer(READ_TOKEN)).json()
+        found = client.get("/v1/fleet", headers=bearer(READ_TOKEN)).json()
     assert [headers["Authorization"] for headers in asked] == [f"Bearer {READ_TOKEN}"]
     assert seen == []
-    assert fleet["members"][0]["error"].startswith("302: ")
+    assert found["members"][0]["error"].startswith("302: ")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"shard": 0}', b"\xff"])
+@pytest.mark.parametrize("endless", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "])
+def test_a_server_that_answers_without_end_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endless: bytes
+) -> None:
+    monkeypatch.setattr(fleet, "ANSWER_S", 0.3)
+    with socket.create_server((HOST, 0)) as listener:
+
+        def drip() -> None:
+            with listener.accept()[0] as connection, suppress(OSError):
+                connection.sendall(endless)
+                while True:
+                    connection.sendall(b"x")
+                    time.sleep(0.05)
+
+        server = threading.Thread(target=drip)
+        server.start()
+        url = f"http://{HOST}:{listener.getsockname()[1]}"
+        with served(shard_of(tmp_path, (url,))) as client:
+            (member,) = client.get("/v1/fleet").json()["members"]
+        server.join(30)
+        assert not server.is_alive(), "the connection stays"
+    assert member["error"].startswith("no answer within")
+    wait_until(lambda: "fleet" not in {each.name for each in threading.enumerate()}, "its thread")
+
+
+NESTED = b"[" * 200_000
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"shard": 0}', b"\xff", NESTED])
 def test_what_is_no_status_is_said(tmp_path: Path, body: bytes) -> None:
     with answering(200, {}, body) as (url, _), served(shard_of(tmp_path, (url,))) as client:
         (member,) = client.get("/v1/fleet").json()["members"]

@@ -33,7 +33,7 @@ from duewheel.ops.shard import lateness
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.timers import pending as timers
 from duewheel.ops.timers import pending_histogram
-from duewheel.serve.service import READS_MAX
+from duewheel.serve.service import READS_MAX, WAITING_MAX
 
 
 @pytest.fixture
@@ -91,6 +91,33 @@ def test_counts_that_take_long_hold_no_other_read(
         assert status.result().status_code == 200
         assert not any(each.done() for each in polls)
     assert {each.result().json()["detail"] for each in polls} == {"enough"}
+
+
+def test_requests_for_one_thing_leave_room_for_others(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that repeats slow reads on all its connections must not make all others `busy`."""
+    may_end, refused = Event(), Semaphore(0)
+
+    def slow(*_: Any) -> PendingStats:
+        may_end.wait()
+        raise ConfigError("enough")
+
+    def ask() -> Any:
+        answer = client.get("/v1/stats")
+        refused.release()
+        return answer
+
+    monkeypatch.setattr(pending_histogram, "pending_breakdown", slow)
+    many = WAITING_MAX + 1
+    with ThreadPoolExecutor(2 * many) as pool, ExitStack() as ending:
+        ending.callback(may_end.set)
+        polls = [pool.submit(ask) for _ in range(2 * many)]
+        for _ in range(many):
+            refused.acquire()
+        assert client.get("/v1/status").status_code == 200
+    codes = sorted(each.result().json()["code"] for each in polls)
+    assert codes == ["busy"] * many + ["invalid_request"] * many
 
 
 def test_filters_hold_together(client: TestClient) -> None:
