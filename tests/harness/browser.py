@@ -127,7 +127,7 @@ def chromium(paths: tuple[str, str]) -> Iterator[Browser]:
 
 @contextmanager
 def listening(app: FastAPI, **tls: Any) -> Iterator[str]:
-    """Serves an app on a free port of this host, with uvicorn's options `tls`; yields its address."""
+    """Serves an app on a free port of this host, with uvicorn's `tls`; yields its address."""
     quiet: dict[str, Any] = {"log_config": None, "access_log": False, "ws": "none"}
     config = uvicorn.Config(app, port=0, http="h11", **quiet, **tls)
     server = uvicorn.Server(config)

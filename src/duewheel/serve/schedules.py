@@ -34,6 +34,7 @@ Wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for inge
 TimerTopic = Annotated[
     Topic | None, Query(description="the schedule's; by default the first of timer.topics")
 ]
+OfTopic = Annotated[Topic | None, Query(description="only those of this timer topic")]
 MISSING = documented(404, "no such schedule")
 CHANGED: Responses = {202: {"model": ScheduleSummary}}
 
@@ -44,9 +45,11 @@ T = TypeVar("T")
 
 
 @reading.get("", operation_id="list_schedules")
-async def list_schedules(service: Shared) -> ScheduleList:
+async def list_schedules(service: Shared, timer_topic: OfTopic = None) -> ScheduleList:
     """The schedules of this shard by name: recurring timers that are pending, 10,000 at most."""
-    return await service.read(listing.list_schedules, service.clock, listing.SERVED_MAX)
+    return await service.read(
+        listing.list_schedules, service.clock, listing.SERVED_MAX, timer_topic
+    )
 
 
 # A name may have slashes: longer paths come first.

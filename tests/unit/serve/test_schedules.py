@@ -20,7 +20,7 @@ from duewheel.cli.main import cli
 from duewheel.cli.schedules import schedule
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
-from duewheel.ops.schedules import apply, changes
+from duewheel.ops.schedules import apply, changes, listing
 from duewheel.ops.schedules.schedule_record import requested
 from duewheel.testing.memory_cluster import MemoryCluster
 from duewheel.testing.service import LocalService
@@ -63,6 +63,21 @@ def test_it_is_set_listed_changed_and_stopped(client: TestClient, service: Local
     assert (stopped.status_code, stopped.json()["state"]) == (200, "stopped")
     service.advance("1d")
     assert (listed(client), service.pending()) == ([], [])
+
+
+def test_the_schedules_of_one_timer_topic_are_listed_whatever_others_have(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list has a bound, and begins with those that fire first: another team's, perhaps."""
+    monkeypatch.setattr(listing, "SERVED_MAX", 2)
+    for number in range(3):
+        put(client, f"theirs-{number}", every="1h", target="orders", value="v")
+    put(client, "ours", **DAILY, timer_topic="others")
+    whole = client.get("/v1/schedules").json()
+    assert ({row["timer_topic"] for row in whole["schedules"]}, whole["more"]) == ({"timers"}, True)
+    part = client.get("/v1/schedules", params={"timer_topic": "others"}).json()
+    assert ([row["name"] for row in part["schedules"]], part["more"]) == (["ours"], False)
+    assert client.get("/v1/schedules", params={"timer_topic": "other"}).status_code == 422
 
 
 def test_a_pause_with_a_note_is_listed_and_ended(client: TestClient, service: LocalService) -> None:

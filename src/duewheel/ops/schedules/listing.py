@@ -36,18 +36,22 @@ CHANGE_PAUSES_S = (0.15,) * 20  # one that fires each second is found if it is p
 T = TypeVar("T")
 
 
-def list_schedules(settings: Settings, clock: Clock, limit: int = sys.maxsize) -> ScheduleList:
-    """Lists the schedules by name; those that fire first, if there are more than `limit`. Keeps no
-    message, and decodes none.
+def list_schedules(
+    settings: Settings, clock: Clock, limit: int = sys.maxsize, timer_topic: str | None = None
+) -> ScheduleList:
+    """Lists the schedules of all timer topics, or of one, by name; those that fire first, if there
+    are more than `limit`. Keeps no message, and decodes none.
 
     Raises:
-        ConfigError: there is no data directory.
+        ConfigError: there is no data directory, or no such timer topic.
         CorruptFile: a pending timer is damaged.
     """
+    topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
     rows, now_ms = list[ScheduleSummary](), clock.now_ms()
     with open_files(settings) as directory:
         for part in pending(directory):
-            timers = part[: limit + 1 - len(rows)]
+            wanted = [timer for timer in part if topic in {None, source_of(timer)[0]}]
+            timers = wanted[: limit + 1 - len(rows)]
             records = without_messages(timers)
             rows += [r.summary(now_ms, timer) for r, timer in zip(records, timers, strict=True)]
             if len(rows) > limit:

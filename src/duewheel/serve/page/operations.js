@@ -27,7 +27,7 @@ export const timers = (filter, limit, page, background) =>
 export const oneTimer = (handle) => read(ONE(handle));
 export const deadLetters = (code, page) => read("v1/dead-letters", { code, page, limit: 100 });
 export const deadLetter = (partition, offset) => read(`v1/dead-letters/${partition}/${offset}`);
-export const schedules = () => read("v1/schedules");
+export const schedules = (wanted) => read("v1/schedules", wanted);
 export const nextInstants = (row) => read(`${SCHEDULE(row.name)}/next`, OF(row));
 
 export const receipts = (wanted, page) => read("v1/receipts", { ...wanted, page, limit: 100 });
