@@ -168,7 +168,7 @@ def is_ready(config: Path) -> bool:
     if not settings.storage.data_dir.exists():
         return False
     found = read_status(settings, SystemClock())
-    return found.ready and found.pending > TIMERS // 2
+    return found.ready and (found.pending or 0) > TIMERS // 2
 
 
 def take(browser: Browser, address: str) -> None:

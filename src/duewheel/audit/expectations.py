@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,12 @@ _CHATTY = "great_expectations.data_context.types.base"  # sets itself to INFO
 
 Result = Any  # an ExpectationValidationResult of the library
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], pa.Table], list[Result]]
+
+
+class Unchecked(NamedTuple):
+    """An expectation that cannot be checked on a table."""
+
+    reason: str
 
 
 class GreatExpectations:
@@ -78,6 +84,12 @@ class GreatExpectations:
         Raises:
             DuewheelError: an expectation cannot be checked on this table.
         """
+        return _all_checked(self.check_each(suite, parameters, table))
+
+    def check_each(
+        self, suite: Mapping[str, Any], parameters: Mapping[str, Any], table: pa.Table
+    ) -> list[Result | Unchecked]:
+        """As `check`, with the reason in the place of a result."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             batch = self._definition.get_batch({"dataframe": _frame(table)})
@@ -118,7 +130,7 @@ class GreatExpectations:
                 )
             results = checkpoint.run({"dataframe": _frame(table)}, run_id=run).run_results
         (result,) = [each for each in results.values() if each.suite_name == name]
-        return _in_order(result)
+        return _all_checked(_in_order(result))
 
     def _suite(self, name: str, suite: Mapping[str, Any], parameters: Mapping[str, Any]) -> Any:
         expectations = [
@@ -167,13 +179,23 @@ def _frame(table: pa.Table) -> Any:
     )
 
 
-def _in_order(result: Any) -> list[Result]:
+def _in_order(result: Any) -> list[Result | Unchecked]:
     by_place = {each.expectation_config.meta["place"]: each for each in result.results}
-    for each in by_place.values():
-        if each.exception_info.get("raised_exception") or not each.result:
-            name, why = each.expectation_config.type, _reason(each.exception_info)
-            raise DuewheelError(f"{name} cannot be checked: {why}")
-    return [by_place[place] for place in range(len(by_place))]
+    return [_or_reason(by_place[place]) for place in range(len(by_place))]
+
+
+def _or_reason(result: Result) -> Result | Unchecked:
+    if result.exception_info.get("raised_exception") or not result.result:
+        name, why = result.expectation_config.type, _reason(result.exception_info)
+        return Unchecked(f"{name} cannot be checked: {why}")
+    return result
+
+
+def _all_checked(results: list[Result | Unchecked]) -> list[Result]:
+    for each in results:
+        if isinstance(each, Unchecked):
+            raise DuewheelError(each.reason)
+    return results
 
 
 def failing(result: Result) -> Int64:
@@ -227,6 +249,10 @@ class Tally:
         values = list(map(_plain, found.get("partial_unexpected_list", ())))
         sources = names(failing(result)[: len(values)])
         self.examples = (self.examples + list(zip(sources, values, strict=True)))[:EXAMPLES_MAX]
+
+    def fail(self, reason: str) -> None:
+        """Counts it as failed, without a row."""
+        self.success, self.observed = False, reason
 
     def result(self) -> ExpectationResult:
         """Returns the entry in an audit's result."""

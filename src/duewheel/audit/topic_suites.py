@@ -5,7 +5,10 @@ The file is a suite as Great Expectations writes it. Its expectations may name t
     key, value     as text; null: there is none, or it is not UTF-8
     header.NAME    the newest header of that name, likewise
     value.a.b      of a value that is a JSON object: field `b` of field `a`; null: there is none.
-                   Objects, lists and columns of several types are text
+                   Objects and lists are text
+
+A column has the type of most of its values: number, text or boolean. Another value is a finding
+of its own, and null in the column: one message must not spoil the check of all others.
 
 A row is a timer that ingest has accepted. Copies and cancels are left out: an expectation such as
 uniqueness would fail because of duewheel's own records. The suite is checked once, over all rows,
@@ -15,7 +18,9 @@ because a mean or a uniqueness cannot be added up; memory holds the named column
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +29,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from duewheel.audit.expectations import GreatExpectations, Tally, tallies
+from duewheel.audit.expectations import (
+    EXAMPLES_MAX,
+    GreatExpectations,
+    Tally,
+    Unchecked,
+    tallies,
+)
 from duewheel.audit.row_sources import RangeSources, Sources
 from duewheel.errors import ConfigError
 from duewheel.schemas.batches import TimerBatch
@@ -59,10 +70,8 @@ class TopicSuites:
                 self._topics[topic].take(records.take(rows))
 
     def check(self, library: GreatExpectations) -> dict[str, list[Tally]]:
-        """Checks each suite on all rows kept; returns the tallies by topic.
-
-        Raises:
-            DuewheelError: an expectation cannot be checked.
+        """Checks each suite on all rows kept; returns the tallies by topic. An expectation that
+        cannot be checked has failed.
         """
         return {topic: each.check(library) for topic, each in self._topics.items()}
 
@@ -90,11 +99,38 @@ class _Topic:
                 column += [_at(each, path.split(".")) for each in objects]
 
     def check(self, library: GreatExpectations) -> list[Tally]:
-        table = pa.table({name: _typed(column) for name, column in self._columns.items()})
+        columns, of_types = dict[str, Any](), list[Tally]()
+        for name, values in self._columns.items():
+            plain = list(map(_plain, values))
+            kind = _kind_of_most(plain)
+            strange = [row for row, value in enumerate(plain) if _kind(value) not in {None, kind}]
+            if strange:
+                of_types.append(self._of_type(name, kind, plain, strange))
+            columns[name] = _typed([v if _kind(v) == kind else None for v in plain])
         totals = tallies(self._suite, {})
-        for tally, each in zip(totals, library.check(self._suite, {}, table), strict=True):
-            tally.add(each, self._sources.names)
-        return totals
+        results = library.check_each(self._suite, {}, pa.table(columns))
+        for tally, each in zip(totals, results, strict=True):
+            if isinstance(each, Unchecked):
+                tally.fail(each.reason)
+            else:
+                tally.add(each, self._sources.names)
+        return totals + of_types
+
+    def _of_type(self, name: str, kind: str | None, values: list[Any], rows: list[int]) -> Tally:
+        """The finding of values that have another type than most."""
+        code = "expect_column_values_to_be_of_type"
+        meta = {"code": f"{code}({name})", "reason": f"most values are of the type {kind}"}
+        kwargs = {"column": name, "type_": kind}
+        some = rows[:EXAMPLES_MAX]
+        sources = self._sources.names(np.array(some, np.int64))
+        return Tally(
+            {"type": code, "kwargs": kwargs, "severity": "critical", "meta": meta},
+            success=False,
+            rows=len(values),
+            nulls=sum(value is None for value in values),
+            failed=len(rows),
+            examples=[(source, values[row]) for source, row in zip(sources, some, strict=True)],
+        )
 
     def _names(self, start: str) -> bool:
         """Whether the suite names a column that starts so."""
@@ -185,13 +221,41 @@ def _at(value: Any, path: Sequence[str]) -> Any:
     return value
 
 
+def _plain(value: Any) -> Any:
+    """Converts a value of JSON: an object or a list to text, text to what UTF-8 can write."""
+    if isinstance(value, dict | list):
+        try:
+            return json.dumps(value)
+        except RecursionError:
+            return "nested too deeply"
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+
+
+def _kind(value: Any) -> str | None:
+    """The type of a plain value, as a finding names it; None: it is null."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return "text"
+    return "boolean" if isinstance(value, bool) else "number"
+
+
+def _kind_of_most(values: Sequence[Any]) -> str | None:
+    counts = Counter(kind for kind in map(_kind, values) if kind is not None)
+    return max(counts, key=counts.__getitem__) if counts else None
+
+
 def _typed(values: Sequence[Any]) -> pa.Array[Any]:
-    """Makes a column of one type of values from JSON."""
-    plain = [json.dumps(each) if isinstance(each, dict | list) else each for each in values]
+    """Makes a column of plain values of one type."""
     try:
-        array: pa.Array[Any] = _pa.array(plain)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        array = _pa.array(
-            [None if v is None else v if isinstance(v, str) else str(v) for v in plain]
-        )
+        array: pa.Array[Any] = _pa.array(values)
+    except (pa.ArrowInvalid, OverflowError):  # whole numbers beyond 64 bits, or beside fractions
+        array = _pa.array([None if value is None else _float(value) for value in values])
     return array
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

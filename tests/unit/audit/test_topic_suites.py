@@ -16,7 +16,7 @@ from duewheel.audit.expectations import GreatExpectations
 from duewheel.audit.topic_suites import TopicSuites
 from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.errors import ConfigError, DuewheelError
+from duewheel.errors import ConfigError
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
@@ -141,6 +141,9 @@ def test_only_accepted_timers_are_rows_and_each_is_one(
         [b'{"n": 1}', b'{"n": "one"}', b'{"n": true}', b'{"n": [1]}', b'{"n": {"a": 1}}'],
         [b'{"n": 1%s}' % (b"0" * 30), b'{"n": 1}', b'{"n": 1}', b'{"n": 1}', b'{"n": 1}'],
         [b"[" * 100_000, b"1", b"null", None, b'{"n": NaN}'],
+        [b'{"n": "\\ud800"}', *[b'{"n": "text"}'] * 4],
+        [b'{"n": %s}' % (b"[" * depth + b"]" * depth) for depth in range(989, 994)],
+        [b'{"n": 1152921504606846977}', b'{"n": 0.5}', *[b'{"n": 1%s}' % (b"0" * 400)] * 3],
     ],
 )
 def test_any_value_can_be_checked(
@@ -163,8 +166,40 @@ def test_a_column_that_no_message_can_have(
     library: GreatExpectations, suite_file: Callable[..., Path]
 ) -> None:
     own = TopicSuites({TOPIC: suite_file(expectation("column_values_to_be_unique", column="kee"))})
-    with pytest.raises(DuewheelError, match=r"expect_column_values_to_be_unique cannot be checked"):
-        own.check(library)
+    ((tally,),) = own.check(library).values()
+    found = tally.result()
+    assert (found.success, found.failed, found.examples) == (False, 0, [])
+    assert "expect_column_values_to_be_unique cannot be checked" in found.observed
+
+
+def test_a_value_of_another_type_spoils_the_check_of_no_other(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    between = expectation("column_values_to_be_between", column="value.n", min_value=0, max_value=9)
+    own = TopicSuites({TOPIC: suite_file(between)})
+    values = [b'{"n": 3}', b'{"n": "x"}', b'{"n": 11}', b'{"n": true}', b'{"n": 4.5}', b"{}"]
+    take(validator(library, own), *orders(*values))
+    assert checked(own, library) == {
+        "expect_column_values_to_be_between(value.n)": (False, [f"{TOPIC}-0@2"]),
+        "expect_column_values_to_be_of_type(value.n)": (
+            False,
+            [f"{TOPIC}-0@1", f"{TOPIC}-0@3"],
+        ),
+    }
+
+
+def test_an_expectation_that_cannot_be_checked_ends_no_audit(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    """Such as bounds of numbers, where most values are text."""
+    between = expectation("column_values_to_be_between", column="value.n", min_value=0)
+    unique = expectation("column_values_to_be_unique", column="value.n")
+    own = TopicSuites({TOPIC: suite_file(between, unique)})
+    take(validator(library, own), *orders(b'{"n": "a"}', b'{"n": "b"}'))
+    (totals,) = own.check(library).values()
+    first, second = (tally.result() for tally in totals)
+    assert (first.success, second.success) == (False, True)
+    assert "expect_column_values_to_be_between cannot be checked" in first.observed
 
 
 @pytest.mark.parametrize("content", [None, b"{", b"[]", b"{}", b'{"expectations": [{}]}', b"\xff"])
