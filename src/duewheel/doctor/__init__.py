@@ -1,1 +1,12 @@
-"""`duewheel doctor`: examines this host and the cluster before they are relied on."""
+"""`duewheel doctor`: examines this host and the cluster before they are relied on.
+
+examination     runs all parts, one after the other
+host, data_directory
+                this host, and the disk of the shard
+bootstrap       whether a server takes connections
+cluster         the connection that the parts share
+apis, brokers, clocks, rights, topics, shard
+                a part each: Kafka's answers, and the checks of them
+trial, scratch  real transactions, in a topic of their own
+findings        a finding, its remedy, and the summary
+"""

@@ -5,7 +5,7 @@ gate        host names, size of a body, requests at a time, headers of every res
 metrics     requests by operation, beside the metrics of the shard
 access      tokens: who may read, who may change
 problems    errors as RFC 9457 has them
-service     threads for reads and for Kafka, the log of changes
+service     threads for reads and for Kafka, the log of changes; waits: those for replies
 url_names   names at the end of a URL
 timers, changes, dead_letters, receipts, schedules, shard
             the operations: each calls one of `ops`, which the command calls, too

@@ -2,6 +2,7 @@
 `refusal_limits` keeps from refused batches.
 
 `background_lookups` fetches the others beside transactions; `unavailable_partitions` decides which
-of their partitions take no writes for now, `costly_targets` which topics make appends slow.
+of their partitions take no writes for now, `new_partitions` which have no log yet, `costly_targets`
+which topics make appends slow, `resting_timer_topics` which timer topics rest after a refusal.
 `work_rests` bounds the time that lookups and slow appends take, `ttl_cache` is the cache itself.
 """
