@@ -11,13 +11,13 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import closing, suppress
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from duewheel.api.fleet import Fleet, FleetMember, FleetShard
@@ -27,8 +27,7 @@ from duewheel.errors import DuewheelError
 from duewheel.ops.shard.status import read_status
 from duewheel.threads import beside
 
-ANSWER_S = 2.0  # of a server, from the first byte that is sent to it
-_ALL_S = 3.0  # for all servers: a name that is not resolved cannot be cut off
+ANSWER_S = 2.0  # of all servers
 _ANSWER_BYTES_MAX = 16 << 20
 
 Status = Mapping[str, Any]
@@ -44,13 +43,8 @@ def read_fleet(settings: Settings, clock: Clock, authorization: str | None) -> F
     Args:
         authorization: the header of the request, for the servers.
     """
-    urls = settings.serve.shards
-    if urls:
-        calls = [beside("fleet", partial(_status_of, url, authorization)) for url in urls]
-        wait(calls, _ALL_S)
-        members = [
-            _member(url, partial(_result, call)) for url, call in zip(urls, calls, strict=True)
-        ]
+    if settings.serve.shards:
+        members = _answers([_ShardServer(url, authorization) for url in settings.serve.shards])
     else:
         members = [_member(None, partial(_own_status, settings, clock))]
     answered = [member.status for member in members if member.status is not None]
@@ -58,6 +52,18 @@ def read_fleet(settings: Settings, clock: Clock, authorization: str | None) -> F
     count = settings.shard.count
     absent = [shard for shard in range(count) if shard not in owned]
     return Fleet(shards=count, members=members, absent=absent)
+
+
+def _answers(servers: Sequence[_ShardServer]) -> list[FleetMember]:
+    """Asks all at once; one that has not answered in time is cut off, so that its thread ends."""
+    calls = [beside("fleet", server.status) for server in servers]
+    _, late = wait(calls, ANSWER_S)
+    members = []
+    for server, call in zip(servers, calls, strict=True):
+        if call in late:
+            server.cut_off()
+        members.append(_member(server.url, server.late if call in late else call.result))
+    return members
 
 
 def _member(url: str | None, read: Callable[[], Status]) -> FleetMember:
@@ -74,38 +80,53 @@ def _own_status(settings: Settings, clock: Clock) -> dict[str, Any]:
     return read_status(settings, clock).model_dump(mode="json", by_alias=True)
 
 
-def _result(call: Future[Status]) -> Status:
-    if not call.done():
-        raise _Unanswered(f"no answer within {_ALL_S:g} s")
-    return call.result()
+class _ShardServer:
+    """One server. `status` runs in a thread of its own, the rest in the caller's."""
 
+    def __init__(self, url: str, authorization: str | None) -> None:
+        self.url = url
+        self._headers = {} if authorization is None else {"Authorization": authorization}
+        self._lock = threading.Lock()  # of the two below
+        self._socket: socket.socket | None = None
+        self._is_cut = False
 
-def _status_of(url: str, authorization: str | None) -> Any:
-    """The answer of a server.
+    def status(self) -> Any:
+        """The answer.
 
-    Raises:
-        _Unanswered, HTTPException, OSError, ValueError, RecursionError: it has none.
-    """
-    cut = threading.Event()
-    with closing(_socket(url)) as server:
-        watch = threading.Timer(ANSWER_S, _cut_off, (server, cut))
-        watch.start()
-        try:
-            status, reason, body = _exchange(server, url, authorization)
-        except (HTTPException, OSError):
-            if not cut.is_set():
-                raise
-        finally:
-            watch.cancel()
-    if cut.is_set():
+        Raises:
+            _Unanswered, HTTPException, OSError, ValueError, RecursionError: it has none.
+        """
+        with closing(_connected(self.url)) as server:
+            with self._lock:
+                self._socket = server
+                if self._is_cut:
+                    return self.late()
+            if isinstance(server, ssl.SSLSocket):
+                server.do_handshake()
+            connection = HTTPConnection(urlsplit(self.url).netloc)
+            connection.sock = server
+            connection.request("GET", "/v1/status", headers=self._headers)
+            with connection.getresponse() as answer:
+                body = answer.read(_ANSWER_BYTES_MAX)
+        if answer.status != HTTPStatus.OK:
+            raise _Unanswered(f"{answer.status}: {_detail(body, answer.reason)}")
+        return json.loads(body)
+
+    def cut_off(self) -> None:
+        """Ends the connection, or that which is being made."""
+        with self._lock:
+            self._is_cut = True
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def late(self) -> NoReturn:
+        """Raises _Unanswered."""
         raise _Unanswered(f"no answer within {ANSWER_S:g} s")
-    if status != HTTPStatus.OK:
-        raise _Unanswered(f"{status}: {_detail(body, reason)}")
-    return json.loads(body)
 
 
-def _socket(url: str) -> socket.socket:
-    """A connection to the server; with TLS before its handshake."""
+def _connected(url: str) -> socket.socket:
+    """A connection; with TLS before its handshake."""
     address = urlsplit(url)
     is_secure = address.scheme == "https"
     port = address.port or (HTTPS_PORT if is_secure else HTTP_PORT)
@@ -116,24 +137,6 @@ def _socket(url: str) -> socket.socket:
     return context.wrap_socket(
         plain, server_hostname=address.hostname, do_handshake_on_connect=False
     )
-
-
-def _exchange(server: socket.socket, url: str, authorization: str | None) -> tuple[int, str, bytes]:
-    """Status, reason and body of the answer."""
-    if isinstance(server, ssl.SSLSocket):
-        server.do_handshake()
-    connection = HTTPConnection(urlsplit(url).netloc)
-    connection.sock = server
-    headers = {} if authorization is None else {"Authorization": authorization}
-    connection.request("GET", "/v1/status", headers=headers)
-    with connection.getresponse() as answer:
-        return answer.status, answer.reason, answer.read(_ANSWER_BYTES_MAX)
-
-
-def _cut_off(server: socket.socket, cut: threading.Event) -> None:
-    cut.set()
-    with suppress(OSError):
-        server.shutdown(socket.SHUT_RDWR)
 
 
 def _detail(body: bytes, reason: str) -> str:
