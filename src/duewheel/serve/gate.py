@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duewheel.config.keys_and_defaults import ServeSection
-from duewheel.serve.problems import RETRY_AFTER_S, Refused
+from duewheel.serve.problems import Refused, busy
 
 HEADER_BYTES_MAX = 16 << 10  # request line and headers
 BODY_S = 30.0  # in which a body must arrive
@@ -65,9 +65,7 @@ class Gate:
 
     def _require_room(self, path: str) -> None:
         if self._active >= REQUESTS_MAX and path not in _PROBES:
-            retry = {"Retry-After": RETRY_AFTER_S}
-            detail = f"{self._active} requests are waiting"
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, retry)
+            raise busy(f"{self._active} requests are waiting")
 
     async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request that counts until its response begins: a client may read slowly."""

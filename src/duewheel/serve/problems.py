@@ -104,6 +104,12 @@ class Refused(Exception):
         return ProblemResponse(content, int(self.status), self.headers)
 
 
+def busy(detail: str) -> Refused:
+    """Returns the problem of a request for which there is no room: nothing of it was done."""
+    retry = {"Retry-After": RETRY_AFTER_S}
+    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, retry)
+
+
 # Of each error the status and the code; the first class that fits counts.
 _ERRORS: tuple[tuple[type[DuewheelError], HTTPStatus, str], ...] = (
     (NoDataDirectory, HTTPStatus.SERVICE_UNAVAILABLE, "no_data_directory"),

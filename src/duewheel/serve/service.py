@@ -33,7 +33,7 @@ from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.changes.written import WrittenChange
 from duewheel.ops.files import files_identity
 from duewheel.ops.timers.pending_histogram import PendingView
-from duewheel.serve.problems import RETRY_AFTER_S, Refused, Stopping
+from duewheel.serve.problems import Stopping, busy
 from duewheel.serve.waits import Waits, all_of
 from duewheel.threads import beside
 
@@ -146,9 +146,7 @@ class _Lane(Generic[S]):
         made = partial(call, self.first, *args, **named)
         waiting = self.limiter.statistics().tasks_waiting
         if waiting >= self.waiting_max:
-            retry = {"Retry-After": RETRY_AFTER_S}
-            detail = f"{waiting} such requests are waiting"
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, retry)
+            raise busy(f"{waiting} such requests are waiting")
         async with self.limiter:
             if self.stop.is_set():
                 raise Stopping("the server stops: nothing was written")

@@ -18,10 +18,7 @@ import structlog
 from kafka import KafkaProducer
 from kafka.structs import TopicPartition as KafkaPartition
 
-from duewheel.errors import (
-    DuewheelError,
-    KafkaUnavailable,
-)
+from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline, within
 from duewheel.kafka.ledger import producer_internals as internals

@@ -50,8 +50,9 @@ def list_schedules(
     rows, now_ms = list[ScheduleSummary](), clock.now_ms()
     with open_files(settings) as directory:
         for part in pending(directory):
-            wanted = [timer for timer in part if topic in {None, source_of(timer)[0]}]
-            timers = wanted[: limit + 1 - len(rows)]
+            if topic is not None:
+                part = [timer for timer in part if source_of(timer)[0] == topic]
+            timers = part[: limit + 1 - len(rows)]
             records = without_messages(timers)
             rows += [r.summary(now_ms, timer) for r, timer in zip(records, timers, strict=True)]
             if len(rows) > limit:
