@@ -102,11 +102,13 @@ class _Topic:
         columns, of_types = dict[str, Any](), list[Tally]()
         for name, values in self._columns.items():
             plain = list(map(_plain, values))
-            kind = _kind_of_most(plain)
-            strange = [row for row, value in enumerate(plain) if _kind(value) not in {None, kind}]
+            kinds = list(map(_kind, plain))
+            kind = _most(kinds)
+            strange = [row for row, each in enumerate(kinds) if each not in {None, kind}]
             if strange:
                 of_types.append(self._of_type(name, kind, plain, strange))
-            columns[name] = _typed([v if _kind(v) == kind else None for v in plain])
+            same = zip(plain, kinds, strict=True)
+            columns[name] = _typed([value if each == kind else None for value, each in same])
         totals = tallies(self._suite, {})
         results = library.check_each(self._suite, {}, pa.table(columns))
         for tally, each in zip(totals, results, strict=True):
@@ -240,9 +242,9 @@ def _kind(value: Any) -> str | None:
     return "boolean" if isinstance(value, bool) else "number"
 
 
-def _kind_of_most(values: Sequence[Any]) -> str | None:
-    counts = Counter(kind for kind in map(_kind, values) if kind is not None)
-    return max(counts, key=counts.__getitem__) if counts else None
+def _most(kinds: Sequence[str | None]) -> str | None:
+    ranked = Counter(filter(None, kinds)).most_common(1)
+    return ranked[0][0] if ranked else None
 
 
 def _typed(values: Sequence[Any]) -> pa.Array[Any]:
