@@ -37,7 +37,9 @@ from duewheel import __version__
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
+from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.config.settings import load
+from duewheel.config.values import as_millis
 from duewheel.dev.broker import DevBroker
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.shard.status import read_status
@@ -59,7 +61,6 @@ _BROKER_JAVA = (f"-Xms{_HEAP_MB}m", "-XX:+UseG1GC", "-Djava.awt.headless=true")
 _START_S = 600.0  # on a loaded machine
 _REQUEST_ROWS = 8_000
 _REQUESTS_MAX = 5  # not acknowledged yet
-_SLOTS = 2_097_152  # the default
 _BATCH_BYTES_MAX = 900 * 1024
 _CLOCK = SystemClock()
 _USER_HEADERS = ((b"trace", b"0" * 16), (b"tenant", b"acme"), (b"kind", b"reminder"))
@@ -108,8 +109,9 @@ class DuewheelSystem:
             "timer_partitions": TIMER_PARTITIONS,
             "target_partitions": target_partitions,
         }
-        # As many slots as the default roll window takes.
-        slots = max(_SLOTS, 25 * 3_600_000 // precision_ms + 2)
+        default = TimerSection()  # its roll window must fit into the slots
+        reach_ms = as_millis(default.roll_window + default.margin)
+        slots = max(default.slots, reach_ms // precision_ms + 2)
         self._timer = f"precision_ms = {precision_ms}\nslots = {slots}\n"
         if roll_window is not None:
             self._timer += f'roll_window = "{roll_window}"\n'

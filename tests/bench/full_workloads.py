@@ -101,14 +101,7 @@ def slots(session: Session, per_s: int, seconds: int) -> None:
     length_ms = session.system.config["precision_ms"]
     config = {"seconds": seconds, "per_s": per_s}
     report = Report(session, f"slots, ms: {length_ms}", config)
-    load = stream(session, per_s, seconds, CLOCK.now_ms() + 1_000)
-    with measured(session.system.pids) as usage:
-        session.system.send(load).result(DEADLINE_S)
-        session.await_received(load)
-    rows = session.received(load)
-    report.lateness(load, rows)
-    report.usage(usage, len(load))
-    report.delivery(load, rows)
+    _send_and_receive(session, report, stream(session, per_s, seconds, CLOCK.now_ms() + 1_000))
 
 
 def half_cancelled(session: Session, count: int) -> None:
@@ -141,7 +134,11 @@ def rolls(session: Session, per_s: int, seconds: int, delay_ms: tuple[int, int])
     config = {"delay_ms": list(delay_ms), "seconds": seconds, "rate": per_s}
     report = Report(session, "rolls", config)
     send_ms = CLOCK.now_ms() + 2_000 + np.arange(per_s * seconds) * 1000 // per_s
-    load = session.load(send_ms + session.rng.integers(*delay_ms, len(send_ms)), send_ms)
+    due_ms = send_ms + session.rng.integers(*delay_ms, len(send_ms))
+    _send_and_receive(session, report, session.load(due_ms, send_ms))
+
+
+def _send_and_receive(session: Session, report: Report, load: TimerLoad) -> None:
     with measured(session.system.pids) as usage:
         session.system.send(load).result(DEADLINE_S)
         session.await_received(load)

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
-from tests.harness.findings import severities
+from tests.harness.findings import severities, topic
 
 from duewheel.doctor import rights
-from duewheel.kafka.topics.description import Partition, Topic
+from duewheel.kafka.topics.description import Topic
 
 ADDRESS = "kafka:9092"
-
-
-def partition(replicas: int, in_sync: int | None = None, leader: int = 1) -> Partition:
-    return Partition(0, leader, replicas, replicas if in_sync is None else in_sync)
-
-
-def topic(replicas: int = 3, in_sync_min: int = 2, **changed: Any) -> Topic:
-    config = {"min.insync.replicas": str(in_sync_min), "unclean.leader.election.enable": "false"}
-    return replace(Topic("t", 0, "id", (partition(replicas),), frozenset(), config), **changed)
 
 
 NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS"})

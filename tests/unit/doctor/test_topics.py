@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.harness.findings import severities
+from tests.harness.findings import partition, severities, topic
 
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor import topics
-from duewheel.kafka.topics.description import Partition, Topic
+from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState
 
 ADDRESS = "kafka:9092"
-
-
-def partition(replicas: int, in_sync: int | None = None, leader: int = 1) -> Partition:
-    return Partition(0, leader, replicas, replicas if in_sync is None else in_sync)
-
-
-def topic(replicas: int = 3, in_sync_min: int = 2, **changed: Any) -> Topic:
-    config = {"min.insync.replicas": str(in_sync_min), "unclean.leader.election.enable": "false"}
-    return replace(Topic("t", 0, "id", (partition(replicas),), frozenset(), config), **changed)
 
 
 @pytest.mark.parametrize(
