@@ -166,14 +166,18 @@ class TimerReader(DataSourceStreamReader):
             left_s = give_up_s - time.monotonic()
             if not can_wait or ends != before or left_s <= poll_s:
                 break
-            must_look = self._is_news(left_s)
+            must_look = self._is_news(before, left_s)
         self._quiet = ends if ends == before else {}, looked_s
         return ends
 
-    def _is_news(self, wait_s: float) -> bool:
+    def _is_news(self, before: Marks, wait_s: float) -> bool:
         """Waits so long at most; returns whether there may be something to read."""
         begun_s, poll_s = time.monotonic(), self._options.poll_ms / 1000
-        if self._options.quotas or not self._log_ends:  # a quota is time's to fill up
+        # Time alone fills up a quota that holds messages back.
+        held_back = self._options.quotas and any(
+            before.get(p, 0) < end for p, end in self._log_ends.items()
+        )
+        if held_back or not self._log_ends:
             time.sleep(poll_s)
             return True
         is_news = self._news.await_news(self._log_ends, wait_s)

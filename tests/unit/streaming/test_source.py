@@ -192,11 +192,19 @@ def test_a_log_that_stays_quiet_holds_no_call_for_long(poll_ms: int, looks: int)
 
 def test_a_quota_fills_up_without_a_word_of_the_brokers(tmp_path: Path) -> None:
     State.create(tmp_path, 50, 1_000).release()
-    brokers = Brokers({A: 0}, {A: 5})
-    source = Source({A: 5}, brokers, 200, quotas={"a": 1_000}, data_dir=str(tmp_path))
+    brokers = Brokers({A: 0}, {A: 1_000})
+    source = Source({A: 5}, brokers, 200, quotas={"a": 1}, data_dir=str(tmp_path))
     assert source.next_end({A: 5}) == {A: 5}
     assert brokers.looks >= 2
     assert not brokers.waits
+
+
+def test_quotas_that_hold_nothing_back_are_no_reason_to_look(tmp_path: Path) -> None:
+    State.create(tmp_path, 50, 1_000).release()
+    brokers = Brokers({A: 0}, {A: 5})
+    source = Source({A: 5}, brokers, 100, quotas={"a": 1_000}, data_dir=str(tmp_path))
+    assert source.next_end({A: 5}) == {A: 5}
+    assert brokers.waits == [{A: 5}]
 
 
 @pytest.mark.parametrize(
