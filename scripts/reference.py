@@ -57,6 +57,7 @@ KINDS: tuple[tuple[Any, str], ...] = (
     (values.Durations, "durations"),
     (values.Servers, "list of `host:port`"),
     (values.ServerUrls, "list of addresses"),
+    (values.RegistryUrl, "address"),
     (values.Topics, "list of names"),
     (values.Names, "list of names"),
     (values.TargetPatterns, "list of patterns"),

@@ -11,7 +11,9 @@ from typing import Literal
 
 from duewheel.errors import ConfigError
 
-Extra = Literal["dequeue", "service", "audit", "serve", "rocksdb", "otel", "postgres", "testing"]
+Extra = Literal[
+    "dequeue", "service", "audit", "serve", "rocksdb", "otel", "postgres", "registry", "testing"
+]
 
 LIBRARIES: dict[Extra, frozenset[str]] = {
     "dequeue": frozenset(
@@ -39,6 +41,7 @@ LIBRARIES: dict[Extra, frozenset[str]] = {
     # fastapi brings the first of them, too: the second decides
     "otel": frozenset({"opentelemetry", "opentelemetry.sdk"}),
     "postgres": frozenset({"psycopg"}),
+    "registry": frozenset({"fastavro", "google", "jsonschema"}),
     "testing": frozenset({"pytest"}),
 }
 """The modules that each extra adds; the others include those of "dequeue"."""

@@ -36,6 +36,7 @@ from duewheel.client import Answer
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import HOST, free_ports
+from duewheel.ops.timers import pending
 from duewheel.testing import ManualClock
 
 SIZES = [(360, 740), (800, 900), (1400, 900)]
@@ -321,6 +322,34 @@ def test_what_a_producer_wrote_is_text(page: Browser, tmp_path: Path) -> None:
         assert page.run("return document.querySelectorAll('img, main script').length") == 0
         page.driver.get(f"{address}#pending?id=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
         page.wait_text("#view-pending .list", "No pending timer matches")
+        assert page.run("return document.querySelectorAll('img').length") == 0
+        page.driver.get("about:blank")
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"decoded": '{"a": "<img>"}', "decoded_by": "AVRO schema 1"}, '{"a": "<img>"}'),
+        (
+            {"not_decoded": "the registry has no schema 1"},
+            "Not decoded: the registry has no schema 1",
+        ),
+    ],
+)
+def test_a_decoded_value_is_beside_its_bytes(
+    page: Browser,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, str],
+    shown: str,
+) -> None:
+    monkeypatch.setattr(pending, "decoded_fields", lambda *_: fields)
+    with listening(app_of(settings)) as address:
+        open_page(page, address)
+        page.wait_text("#view-pending .caption", f"{2 * COUNT} timers")
+        page.driver.find_element("css selector", FIRST_TIMER).click()
+        page.wait_text("dialog", shown)
+        page.wait_text("dialog", "base64 /wA=")
         assert page.run("return document.querySelectorAll('img').length") == 0
         page.driver.get("about:blank")
 

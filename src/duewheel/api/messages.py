@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from pydantic import Field
@@ -22,7 +22,15 @@ class HeaderOfMessage(Result):
     value_base64: str | None = Field(default=None, description="a value that is no UTF-8")
 
 
-class WithMessage(Result):
+class WithDecoded(Result):
+    """The value of a message, decoded by its schema in the registry; without one all are null."""
+
+    decoded: str | None = Field(default=None, description="the value as JSON")
+    decoded_by: str | None = Field(default=None, description="kind and number of the schema")
+    not_decoded: str | None = Field(default=None, description="why `decoded` is null")
+
+
+class WithMessage(WithDecoded):
     """The message of a timer or dead letter; a subclass adds it to the summary."""
 
     header_names: list[str] | None = Field(default=None, description="without serve.show_bodies")
@@ -38,13 +46,16 @@ class WithMessage(Result):
         value: bytes | None,
         *,
         body: bool,
+        decode: Callable[[], Mapping[str, str]],
         **others: object,
     ) -> Self:
-        """Adds the message, and `others`, to the summary; without `body` only header names."""
+        """Adds the message, and `others`, to the summary; without `body` only header names.
+        `decode` gives the fields of WithDecoded.
+        """
         shown: dict[str, object] = {"header_names": [name for name, _ in headers]}
         if body:
             named = [{"name": name, **octets_shown("value", each)} for name, each in headers]
-            shown = {"headers": named, **octets_shown("value", value)}
+            shown = {"headers": named, **octets_shown("value", value), **decode()}
         return cls.model_validate(summary.as_json() | others | shown)
 
 

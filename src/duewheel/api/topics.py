@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from duewheel.api.messages import WithDecoded
 from duewheel.api.model import InstantMs, Result
 
 
@@ -26,7 +27,7 @@ class CreatedTopic(Result):
     state: str
 
 
-class ReadRecord(Result):
+class ReadRecord(WithDecoded):
     """A committed record. Bytes that are no UTF-8 are escaped in its value and headers."""
 
     partition: int

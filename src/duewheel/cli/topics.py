@@ -145,11 +145,13 @@ def read(
 
 def _line(row: ReadRecord) -> str:
     key = row.key_base64 if row.key is None else row.key
+    value = row.value if row.decoded is None else row.decoded
     parts = [
         utc_text(row.timestamp_ms),
         f"{row.partition}@{row.offset}",
         "" if row.late_ms is None else f"{about(row.late_ms)} late",
         "no key" if key is None else f"key {key}",
-        "no value" if row.value is None else row.value[:_VALUE_CHARACTERS_MAX],
+        "no value" if value is None else value[:_VALUE_CHARACTERS_MAX],
+        "" if row.not_decoded is None else f"({row.not_decoded})",
     ]
     return "  ".join(filter(None, parts))

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from duewheel.config.credentials import SECRET_FILES, credential_problems
 from duewheel.config.durations import duration_text as shown
-from duewheel.config.keys_and_defaults import ServeSection, TimerSection, client_defaults
+from duewheel.config.keys_and_defaults import (
+    RegistrySection,
+    ServeSection,
+    TimerSection,
+    client_defaults,
+)
 from duewheel.config.nearest_name import nearest
 from duewheel.config.topic_contradictions import topic_problems
 from duewheel.config.values import as_millis
@@ -73,6 +78,7 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.audit.rows_min > settings.audit.rows_max:
         yield "audit.rows_min", f"is above audit.rows_max = {settings.audit.rows_max}"
     yield from _serve_problems(settings.serve)
+    yield from _registry_problems(settings.registry)
     yield from _owned("kafka.client", settings.kafka.client, _OWNED_CLIENT)
     for name, reason in credential_problems(settings.kafka.client):
         yield f"kafka.client.{name}", reason
@@ -119,6 +125,15 @@ def _serve_problems(serve: ServeSection) -> Iterator[tuple[str, str]]:
         yield "serve.host", f"other hosts could read ids and keys of all timers: {remedy}"
     if (serve.tls_cert_file is None) != (serve.tls_key_file is None):
         yield "serve.tls_key_file", "TLS needs serve.tls_cert_file and serve.tls_key_file"
+
+
+def _registry_problems(registry: RegistrySection) -> Iterator[tuple[str, str]]:
+    if registry.url is None and registry != RegistrySection():
+        yield "registry.url", "must be set: the other settings are for it"
+    if (registry.user is None) != (registry.password_file is None):
+        yield "registry.user", "goes with registry.password_file"
+    if registry.token_file and registry.password_file:
+        yield "registry.token_file", "is for a registry without registry.user: leave one out"
 
 
 def _owned(

@@ -78,27 +78,33 @@ def in_clear(client: Mapping[str, Any]) -> dict[str, Option]:
     for name in _FILES:
         if name in options:
             # Files that kafka-python reads are tried, too: its error would not name the option.
-            octets = _read(name, Path(str(options[name])).expanduser())
+            path = Path(str(options[name])).expanduser()
             if name in SECRET_FILES:
                 del options[name]
-                options[SECRET_FILES[name]] = _secret(name, octets)
+                options[SECRET_FILES[name]] = secret_in(path, f"kafka.client.{name}")
+            else:
+                _read(path, f"kafka.client.{name}")
     return options
 
 
-def _read(name: str, path: Path) -> bytes:
+def _read(path: Path, key: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"kafka.client.{name}: {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from None
 
 
-def _secret(name: str, octets: bytes) -> str:
-    """The text of a file without the line end that editors add."""
+def secret_in(path: Path, key: str) -> str:
+    """The text of a file without the line end that editors add.
+
+    Raises:
+        ConfigError: there is none; names the key of the setting.
+    """
     try:
-        secret = octets.decode("utf-8").rstrip("\r\n")
+        secret = _read(path, key).decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
         # The decoder's message would quote bytes of the secret.
-        raise ConfigError(f"kafka.client.{name}: the file's content is no text in UTF-8") from None
+        raise ConfigError(f"{key}: the file's content is no text in UTF-8") from None
     if not secret:
-        raise ConfigError(f"kafka.client.{name}: the file is empty")
+        raise ConfigError(f"{key}: the file is empty")
     return secret

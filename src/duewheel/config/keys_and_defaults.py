@@ -28,6 +28,7 @@ from duewheel.config.values import (
     Option,
     Options,
     PerSecond,
+    RegistryUrl,
     Servers,
     ServerUrls,
     Share,
@@ -374,6 +375,22 @@ class RelaySection(Section):
     database: SecretStr = SecretStr("")
     """A connection string or URL of libpq. By default its variables count, such as `PGHOST`,
     `PGSERVICE` and `PGPASSFILE`."""
+
+
+class RegistrySection(Section):
+    """[registry]: a schema registry with Confluent's API, by whose schemas values are shown."""
+
+    url: RegistryUrl | None = None
+    """The address, such as `https://registry:8081`, with the API's path; without it no value is
+    decoded (docs/messages.md). Needs the extra `registry`."""
+    user: str | None = None
+    """The name for basic authentication."""
+    password_file: Path | None = None
+    """The file with its password."""
+    token_file: Path | None = None
+    """The file with a bearer token instead."""
+    ca_file: Path | None = None
+    """Its certificate authorities, PEM; by default the host's."""
 
 
 class StorageSection(Section):

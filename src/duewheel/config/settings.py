@@ -45,6 +45,7 @@ from duewheel.config.keys_and_defaults import (
     KafkaSection,
     LogSection,
     MetricsSection,
+    RegistrySection,
     RelaySection,
     ServeSection,
     ShardSection,
@@ -90,6 +91,7 @@ class Settings(BaseModel):
     ingest: IngestSection = IngestSection()
     dequeue: DequeueSection = DequeueSection()
     relay: RelaySection = RelaySection()
+    registry: RegistrySection = RegistrySection()
     storage: StorageSection = StorageSection()
     shard: ShardSection = ShardSection()
     audit: AuditSection = AuditSection()

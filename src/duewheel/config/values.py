@@ -148,6 +148,12 @@ def _server_url(text: str) -> str:
     return text
 
 
+def _registry_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#@]*)?", text):
+        raise ValueError("it is no address of a registry, such as https://registry:8081")
+    return text.rstrip("/")
+
+
 def _topic(name: str) -> str:
     if not may_name_topic(name):
         raise ValueError(f'"{name}" is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -')
@@ -253,6 +259,7 @@ TopicName = Annotated[str, AfterValidator(_topic)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 ServerUrl = Annotated[str, AfterValidator(_server_url)]
 ServerUrls = Annotated[tuple[ServerUrl, ...], BeforeValidator(_split)]
+RegistryUrl = Annotated[str, AfterValidator(_registry_url)]
 Topics = Annotated[tuple[TopicName, ...], BeforeValidator(_split)]
 TopicPattern = Annotated[str, accepted_by(lambda regex: require_portable(whole(regex)))]
 _Target = Annotated[str, accepted_by(lambda pattern: of_shell([pattern]))]

@@ -296,6 +296,32 @@ def test_a_transaction_ends_before_the_broker_aborts_it(tmp_path: Path) -> None:
     assert "must be below dequeue.transaction_timeout_ms = 10000" in message
 
 
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ('ca_file = "ca.pem"', "registry.url: must be set"),
+        ('url = "https://r"\nuser = "ann"', "registry.user: goes with registry.password_file"),
+        ('url = "https://r"\npassword_file = "p"', "registry.user: goes with"),
+        (
+            'url = "https://r"\nuser = "ann"\npassword_file = "p"\ntoken_file = "t"',
+            "registry.token_file: is for a registry without registry.user",
+        ),
+        ('url = "https://ann:s3cr3t@r"', "registry.url: it is no address of a registry"),
+        ('url = "https://r?key=s3cr3t"', "registry.url: it is no address of a registry"),
+        ('url = "file:///s3cr3t"', "registry.url: it is no address of a registry"),
+    ],
+)
+def test_settings_of_a_registry_that_cannot_be_used(tmp_path: Path, lines: str, text: str) -> None:
+    message = refusal(write(tmp_path, f"{MINIMAL}[registry]\n{lines}\n"))
+    assert text in message
+    assert "s3cr3t" not in message
+
+
+def test_a_registry_may_have_a_path(tmp_path: Path) -> None:
+    lines = '[registry]\nurl = "http://r:8081/apis/ccompat/v7/"\n'
+    assert load(write(tmp_path, MINIMAL + lines)).registry.url == "http://r:8081/apis/ccompat/v7"
+
+
 def test_secrets_show_nowhere(tmp_path: Path) -> None:
     path = write(
         tmp_path,

@@ -29,6 +29,7 @@ from duewheel.kafka.log.records import printable_name
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
+from duewheel.registry.values import decoded_fields
 from duewheel.schemas.dead_letters import DeadLetter
 
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
@@ -176,5 +177,7 @@ def one_letter(
             for letter in letters:
                 headers = [(printable_name(name), value) for name, value in letter.headers]
                 summary = summary_of(letter, position, whole=True)
-                return DeadLetterWithMessage.of(summary, headers, letter.value, body=body)
+                message = headers, letter.value
+                decode = partial(decoded_fields, settings, *message)
+                return DeadLetterWithMessage.of(summary, *message, body=body, decode=decode)
     return None

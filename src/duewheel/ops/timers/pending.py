@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 from duewheel.api.limits import tag_octets
@@ -22,6 +23,7 @@ from duewheel.errors import ConfigError
 from duewheel.ops.files import open_files
 from duewheel.ops.named_timer_topic import decoded_handle
 from duewheel.ops.pages import page_of_parts
+from duewheel.registry.values import decoded_fields
 from duewheel.schemas.partition_names import record_named
 from duewheel.wheel.inspect.listing import (
     CANDIDATES_MAX,
@@ -70,7 +72,7 @@ def page_of(settings: Settings, wanted: TimerQuery, within_s: float = PAGE_S) ->
 def by_handle(settings: Settings, handle: str, *, body: bool) -> TimerWithMessage | None:
     """Returns the timer of `pending_by_handle` with its message; None without one."""
     timer = pending_by_handle(settings, handle)
-    return None if timer is None else _with_message(timer, body=body)
+    return None if timer is None else _with_message(settings, timer, body=body)
 
 
 def matching_timers(
@@ -79,7 +81,7 @@ def matching_timers(
     """Yields the timers that match, SHOWN_MAX at most. Raises as `page_of`."""
     with open_files(settings) as directory:
         for timer in list_pending(directory, selection(settings, wanted), SHOWN_MAX):
-            yield _with_message(timer, body=body)
+            yield _with_message(settings, timer, body=body)
 
 
 def pending_by_handle(
@@ -113,9 +115,11 @@ def pending_by_handle(
         return None
 
 
-def _with_message(timer: PendingTimer, *, body: bool) -> TimerWithMessage:
-    summary, partition = summary_of(timer, whole=True), timer.target_partition
-    return TimerWithMessage.of(summary, timer.headers, timer.value, body=body, partition=partition)
+def _with_message(settings: Settings, timer: PendingTimer, *, body: bool) -> TimerWithMessage:
+    summary, message = summary_of(timer, whole=True), (timer.headers, timer.value)
+    decode = partial(decoded_fields, settings, *message)
+    partition = timer.target_partition
+    return TimerWithMessage.of(summary, *message, body=body, decode=decode, partition=partition)
 
 
 def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) -> Filter:

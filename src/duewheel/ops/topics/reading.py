@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from duewheel import factory
 from duewheel.api.messages import octets_shown
@@ -14,6 +15,7 @@ from duewheel.config.settings import Settings
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, printable_name
 from duewheel.ops.file_import.line_records import CopiedHeader, CopiedLine, CopiedRecord
+from duewheel.registry.values import decoded_fields
 from duewheel.schemas.header_names import DUE_MS
 
 _DIGITS_MAX = 20
@@ -32,11 +34,11 @@ def records_of(
     with _opened(settings, topic) as reader:
         bounds = reader.bounds(since)
         for records, _ in reader.records(bounds if since else {}):
-            yield from _rows(records)
+            yield from _rows(settings, records)
         ends = {place: end for place, (_, end) in bounds.items()}
         while follow:
             ends = dict.fromkeys(reader.partitions(), 0) | ends  # with added partitions
-            yield from _rows(reader.poll(ends))
+            yield from _rows(settings, reader.poll(ends))
 
 
 def lines_to_import(settings: Settings, topic: str) -> Iterator[CopiedLine]:
@@ -85,11 +87,11 @@ def _encoded(octets: bytes | None) -> str | None:
     return None if octets is None else base64.b64encode(octets).decode()
 
 
-def _rows(records: Iterable[Record]) -> Iterator[ReadRecord]:
-    return map(_row, sorted(records, key=lambda each: each.timestamp_ms))
+def _rows(settings: Settings, records: Iterable[Record]) -> Iterator[ReadRecord]:
+    return map(partial(_row, settings), sorted(records, key=lambda each: each.timestamp_ms))
 
 
-def _row(record: Record) -> ReadRecord:
+def _row(settings: Settings, record: Record) -> ReadRecord:
     due_ms = dict(record.headers).get(DUE_MS) or b""
     is_due = due_ms.isdigit() and len(due_ms) < _DIGITS_MAX  # any producer may have written it
     return ReadRecord(
@@ -98,6 +100,7 @@ def _row(record: Record) -> ReadRecord:
         timestamp_ms=record.timestamp_ms,
         **octets_shown("key", record.key),
         value=_text(record.value),
+        **decoded_fields(settings, record.headers, record.value),
         headers=[(printable_name(name), _text(value)) for name, value in record.headers],
         late_ms=record.timestamp_ms - int(due_ms) if is_due else None,
     )

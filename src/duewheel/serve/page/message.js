@@ -11,6 +11,9 @@ export function messageOf({
   headers,
   value,
   value_base64: encoded,
+  decoded,
+  decoded_by: schema,
+  not_decoded: reason,
 }) {
   const size = length === null ? "no value (null)" : `value of ${bytes(length)}`;
   const title = el("h3", "Message");
@@ -25,6 +28,8 @@ export function messageOf({
   return [
     title,
     el("p.muted", size),
+    ...(decoded === null ? [] : [el("p.muted", `decoded by ${schema}`), block(decoded)]),
+    ...(reason === null ? [] : [note(`Not decoded: ${reason}.`)]),
     octets(value, encoded, block),
     el("h3", "Headers"),
     shown.length ? list(shown) : note("None"),

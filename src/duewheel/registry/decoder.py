@@ -1,0 +1,298 @@
+"""The child process that asks the registry and decodes (values.py starts it and ends it).
+
+Anyone may have written a schema or a body. A record that contains itself ends the process of
+fastavro, a pattern may be matched for years, and a body of ten bytes decodes to any size: hence a
+process of its own, with a bound of memory, which its parent ends if an answer takes too long.
+
+Only the configured address is asked, by a number or a UUID: without redirects, proxies, and schemas
+that others refer to. The parent sends the address as JSON, then pairs of messages: number or UUID,
+and body. Each answer begins with the kind of the schema in a line, before the value as JSON; or
+with an empty line, before a reason.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import resource
+import signal
+import ssl
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import date
+from datetime import time as time_of_day
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from importlib import import_module
+from io import BytesIO
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+from duewheel import extras
+from duewheel.errors import DuewheelError
+
+_TEXT_BYTES_MAX = 4 << 20  # of a value as JSON
+_MEMORY_BYTES = 1 << 30  # address space
+_SCHEMA_BYTES_MAX = 1 << 20  # of the registry's answer
+_SCHEMAS_MAX = 500  # that are kept
+_ASK_S = 3.0  # of one answer of the registry, from the connection on
+_REST_S = 10.0  # a registry that has not answered is not asked again for so long
+_FORGET_S = 60.0  # a schema that was not found is asked for again after this
+_FAILURES_MAX = 100  # schemas that are not found within that time
+
+Decode = Callable[[bytes], Any]
+
+# Imports that no registry has, each after those that it imports itself.
+_STANDARD_FILES = (
+    "descriptor any duration empty field_mask source_context struct timestamp type wrappers api"
+)
+
+
+class _Refused(DuewheelError):
+    """The message says why a value is not decoded."""
+
+
+class _NoAnswer(_Refused):
+    """The registry does not answer."""
+
+
+# ---- the registry -------------------------------------------------------------------------------
+
+
+class _Registry:
+    def __init__(self, url: str, authorization: str | None, ca_file: str | None) -> None:
+        self._address = urlsplit(url)
+        self._headers = {} if authorization is None else {"Authorization": authorization}
+        self._ca_file = ca_file
+        self._silence = ""  # why it has not answered
+        self._rests_until_s = 0.0
+        self._failures = deque[float](maxlen=_FAILURES_MAX)
+
+    def ask(self, schema: str, query: str = "") -> Mapping[str, Any]:
+        """The registry's description of a schema.
+
+        Raises:
+            _Refused: there is none.
+        """
+        now_s = time.monotonic()
+        if now_s < self._rests_until_s:
+            raise _NoAnswer(self._silence)
+        if len(self._failures) == _FAILURES_MAX and now_s < self._failures[0] + _FORGET_S:
+            raise _NoAnswer("too many schemas were not found: none is looked up for a minute")
+        try:
+            status, body = self._get(schema, query)
+        except (OSError, HTTPException, ValueError) as error:
+            why = getattr(error, "strerror", None) or type(error).__name__
+            self._silence = f"the registry does not answer: {why}"
+            self._rests_until_s = time.monotonic() + _REST_S
+            raise _NoAnswer(self._silence) from error
+        if status == HTTPStatus.OK and len(body) <= _SCHEMA_BYTES_MAX:
+            description: Mapping[str, Any] = json.loads(body)
+            return description
+        self._failures.append(now_s)
+        if status == HTTPStatus.OK:
+            raise _Refused(f"schema {schema} has more than {_SCHEMA_BYTES_MAX >> 20} MiB")
+        if status == HTTPStatus.NOT_FOUND:
+            raise _Refused(f"the registry has no schema {schema}")
+        raise _Refused(f"the registry answered {status} for schema {schema}")
+
+    def _get(self, schema: str, query: str) -> tuple[int, bytes]:
+        kind = "ids" if schema.isdecimal() else "guids"
+        # The limit of a socket is that of one byte: the timer's is that of all.
+        signal.setitimer(signal.ITIMER_REAL, _ASK_S)
+        try:
+            with closing(self._connection()) as connection:
+                path = f"{self._address.path}/schemas/{kind}/{schema}{query}"
+                connection.request("GET", path, headers=self._headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read(_SCHEMA_BYTES_MAX + 1)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _connection(self) -> HTTPConnection:
+        if self._address.scheme == "http":
+            return HTTPConnection(self._address.netloc, timeout=_ASK_S)
+        context = ssl.create_default_context(cafile=self._ca_file)
+        return HTTPSConnection(self._address.netloc, timeout=_ASK_S, context=context)
+
+
+def _too_late(*_: object) -> NoReturn:
+    raise TimeoutError
+
+
+# ---- schemas ------------------------------------------------------------------------------------
+
+
+def _avro(text: str) -> Decode:
+    from fastavro import parse_schema, schemaless_reader
+
+    schema = parse_schema(json.loads(text))
+
+    def decode(body: bytes) -> Any:
+        stream = BytesIO(body)
+        value = schemaless_reader(stream, schema, None)
+        if stream.read(1):
+            raise ValueError("the value is longer than its schema says")
+        return value
+
+    return decode
+
+
+def _json(text: str) -> Decode:
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    schema = json.loads(text)
+    kind = validator_for(schema)
+    kind.check_schema(schema)
+    validator = kind(schema, registry=Registry())  # by default it would fetch what `$ref` names
+
+    def decode(body: bytes) -> Any:
+        value = json.loads(body)
+        validator.validate(value)
+        return value
+
+    return decode
+
+
+def _protobuf(text: str) -> Decode:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.json_format import MessageToDict
+    from google.protobuf.message_factory import GetMessageClass
+
+    file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    pool = DescriptorPool()
+    for name in _STANDARD_FILES.split():
+        module = import_module(f"google.protobuf.{name}_pb2")
+        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    pool.AddSerializedFile(file.SerializeToString())
+
+    def decode(body: bytes) -> Any:
+        stream = BytesIO(body)
+        types, names = file.message_type, [file.package] if file.package else []
+        for place in [_zigzag(stream) for _ in range(_zigzag(stream))] or [0]:
+            names.append(types[place].name)
+            types = types[place].nested_type
+        message = GetMessageClass(pool.FindMessageTypeByName(".".join(names)))
+        return MessageToDict(
+            message.FromString(stream.read()),
+            always_print_fields_with_no_presence=True,
+            preserving_proto_field_name=True,
+            descriptor_pool=pool,
+        )
+
+    return decode
+
+
+def _zigzag(stream: BytesIO) -> int:
+    """A varint of Protobuf's place, in which no number is negative."""
+    number = shift = 0
+    more = True
+    while more:
+        (octet,) = stream.read(1)
+        number |= (octet & 0x7F) << shift
+        shift, more = shift + 7, octet > 0x7F
+        if shift > 21:
+            raise ValueError("no place of a message")
+    if number & 1:
+        raise ValueError("no place of a message")
+    return number >> 1
+
+
+_KINDS = {"AVRO": _avro, "JSON": _json, "PROTOBUF": _protobuf}
+
+
+class _Decoder:
+    """Decodes values. Schemas stay, the failures for a minute."""
+
+    def __init__(self, registry: _Registry) -> None:
+        self._registry = registry
+        self._schemas: dict[str, tuple[float, str, Decode | _Refused]] = {}
+
+    def decoded(self, schema: str, body: bytes) -> tuple[str, bytes]:
+        """The kind of the schema, and the value as JSON in UTF-8.
+
+        Raises:
+            _Refused: it is not decoded.
+        """
+        until_s, kind, decode = self._schemas.pop(schema, (0.0, "", _Refused()))
+        if until_s < time.monotonic():
+            until_s, kind, decode = self._read(schema)
+        if len(self._schemas) >= _SCHEMAS_MAX:
+            del self._schemas[next(iter(self._schemas))]
+        self._schemas[schema] = until_s, kind, decode
+        if isinstance(decode, _Refused):
+            raise decode
+        try:
+            text = json.dumps(decode(body), default=_plain, ensure_ascii=False)
+            octets = text.encode(errors="replace")
+        except Exception as error:
+            why = type(error).__name__
+            raise _Refused(f"the value does not fit {kind} schema {schema} ({why})") from error
+        if len(octets) > _TEXT_BYTES_MAX:
+            raise _Refused(f"decoded, it has more than {_TEXT_BYTES_MAX >> 20} MiB")
+        return kind, octets
+
+    def _read(self, schema: str) -> tuple[float, str, Decode | _Refused]:
+        try:
+            return math.inf, *self._made(schema)
+        except _NoAnswer:
+            raise
+        except _Refused as refused:
+            why = refused
+        except ModuleNotFoundError as error:
+            why = _Refused(extras.remedy(error) or f"{error.name} is not installed")
+        except Exception as error:  # noqa: BLE001 - likewise
+            why = _Refused(f"schema {schema} cannot be used ({type(error).__name__})")
+        return time.monotonic() + _FORGET_S, "", why
+
+    def _made(self, schema: str) -> tuple[str, Decode]:
+        found = self._registry.ask(schema)
+        kind = found.get("schemaType", "AVRO")
+        if kind not in _KINDS:
+            raise _Refused(f"schema {schema} is neither Avro nor JSON Schema nor Protobuf")
+        if found.get("references"):
+            raise _Refused(f"schema {schema} refers to others")
+        try:
+            return kind, _KINDS[kind](found["schema"])
+        except ValueError:
+            if kind != "PROTOBUF":
+                raise
+        # It was registered as source text: only the registry can compile that.
+        return kind, _protobuf(self._registry.ask(schema, "?format=serialized")["schema"])
+
+
+def _plain(value: object) -> str:
+    """What JSON has no type for, as text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, date | time_of_day) else str(value)
+
+
+def main() -> None:
+    """Answers until the parent closes the connection, whose descriptor is the only argument."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would have the credentials
+    signal.signal(signal.SIGALRM, _too_late)
+    with Connection(int(sys.argv[1])) as parent:
+        decoder = _Decoder(_Registry(**json.loads(parent.recv_bytes())))
+        while True:
+            try:
+                schema, body = parent.recv_bytes().decode(), parent.recv_bytes()
+            except EOFError:
+                return
+            try:
+                kind, text = decoder.decoded(schema, body)
+            except _Refused as refused:
+                kind, text = "", str(refused).encode()
+            parent.send_bytes(kind.encode() + b"\n" + text)
+
+
+if __name__ == "__main__":
+    main()

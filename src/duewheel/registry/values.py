@@ -1,0 +1,154 @@
+"""Decodes values in a child process (decoder.py), which the first value starts.
+
+Whatever a schema or a body does to it, there is the value or a short reason within ANSWER_S; a
+child that does not answer is killed, and the next value gets another one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from duewheel.config.credentials import secret_in
+from duewheel.config.keys_and_defaults import RegistrySection
+from duewheel.config.settings import Settings
+from duewheel.errors import DuewheelError
+from duewheel.osutil.child_process import Child
+from duewheel.schemas.wire.schema_number import schema_and_body
+
+ANSWER_S = 10.0  # of one value: a schema is read, and perhaps a library imported
+_ENDS_MAX = 20  # schemas that have ended a child, within _ENDED_S
+_ENDED_S = 600.0  # no value of such a schema is decoded for so long
+_VALUE_BYTES_MAX = 8 << 20
+_ANSWER_BYTES_MAX = 8 << 20  # more than the child sends
+
+
+class Decoded(NamedTuple):
+    """A value that names a schema: as JSON with the schema, or the reason why not."""
+
+    decoded: str | None
+    decoded_by: str | None
+    not_decoded: str | None
+
+
+class RegistryValues:
+    """Decodes values, one at a time, for any threads."""
+
+    def __init__(self, registry: RegistrySection) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()  # of all below
+        self._child: tuple[Child, Connection] | None = None
+        self._ended: dict[str, tuple[float, str]] = {}  # by schema: until when, and why
+
+    def decoded(
+        self, headers: Iterable[tuple[str, bytes | None]], value: bytes | None
+    ) -> Decoded | None:
+        """Decodes a value, or says why not; None if it names no schema."""
+        found = None if value is None else schema_and_body(headers, value)
+        if found is None:
+            return None
+        schema, body = str(found[0]), found[1]
+        if len(body) > _VALUE_BYTES_MAX:
+            return Decoded(None, None, f"it has more than {_VALUE_BYTES_MAX >> 20} MiB")
+        if not self._lock.acquire(timeout=ANSWER_S):
+            return Decoded(None, None, "other values are being decoded")
+        try:
+            kind, text = self._answer(schema, body)
+        finally:
+            self._lock.release()
+        return Decoded(text, f"{kind} schema {schema}", None) if kind else Decoded(None, None, text)
+
+    def _answer(self, schema: str, body: bytes) -> tuple[str, str]:
+        """The kind of the schema, and the value; or nothing, and a reason."""
+        now_s = time.monotonic()
+        self._ended = {name: each for name, each in self._ended.items() if each[0] > now_s}
+        if schema in self._ended or len(self._ended) >= _ENDS_MAX:
+            return "", self._ended.get(schema, (0.0, "too many schemas have ended the decoder"))[1]
+        try:
+            self._child = self._child or self._started()
+            _, connection = self._child
+            connection.send_bytes(schema.encode())
+            connection.send_bytes(body)
+            if not connection.poll(ANSWER_S):
+                raise TimeoutError
+            kind, _, text = connection.recv_bytes(_ANSWER_BYTES_MAX).decode().partition("\n")
+            return kind, text
+        except DuewheelError as error:
+            return "", str(error)
+        except (OSError, EOFError) as error:
+            late = isinstance(error, TimeoutError)
+            why = f"takes more than {ANSWER_S:g} s" if late else "ends the process that decodes"
+            self._ended[schema] = (now_s + _ENDED_S, f"schema {schema} {why}")
+            self._end()
+            return "", self._ended[schema][1]
+        except BaseException:  # its answer would be that of the next value
+            self._end()
+            raise
+
+    def _started(self) -> tuple[Child, Connection]:
+        """Starts a child that knows the registry.
+
+        Raises:
+            DuewheelError: a secret cannot be read, or there is no room for a process.
+        """
+        ca_file = self._registry.ca_file
+        known = {
+            "url": self._registry.url,
+            "authorization": _authorization(self._registry),
+            "ca_file": None if ca_file is None else str(ca_file.expanduser()),
+        }
+        ours, its = socket.socketpair()
+        with its:
+            child = Child(
+                [sys.executable, "-P", "-m", "duewheel.registry.decoder", str(its.fileno())],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[its.fileno()],
+            )
+        connection = Connection(ours.detach())
+        connection.send_bytes(json.dumps(known).encode())
+        return child, connection
+
+    def _end(self) -> None:
+        if self._child is not None:
+            child, connection = self._child
+            self._child = None
+            connection.close()
+            child.end(signal.SIGKILL, ANSWER_S)
+
+
+def _authorization(registry: RegistrySection) -> str | None:
+    if registry.token_file is not None:
+        return f"Bearer {secret_in(registry.token_file.expanduser(), 'registry.token_file')}"
+    if registry.password_file is None:
+        return None
+    password = secret_in(registry.password_file.expanduser(), "registry.password_file")
+    return f"Basic {base64.b64encode(f'{registry.user}:{password}'.encode()).decode()}"
+
+
+_values_of = lru_cache(maxsize=4)(RegistryValues)
+
+
+def registry_values(settings: Settings) -> RegistryValues | None:
+    """Returns the decoder of these settings, one in a process; None: they name no registry."""
+    return None if settings.registry.url is None else _values_of(settings.registry)
+
+
+def decoded_fields(
+    settings: Settings, headers: Iterable[tuple[str, bytes | None]], value: bytes | None
+) -> dict[str, str]:
+    """Returns the fields of WithDecoded (api/messages.py) that a value has."""
+    values = registry_values(settings)
+    found = None if values is None else values.decoded(headers, value)
+    fields = {} if found is None else found._asdict()
+    return {name: text for name, text in fields.items() if text is not None}

@@ -1,0 +1,271 @@
+"""Values decoded by the schemas of a registry: a real process, and a server of the test."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.harness.schema_registry import (
+    ORDER_AVRO,
+    ORDER_JSON,
+    SchemaRegistry,
+    avro,
+    framed,
+    orders_descriptor,
+    schema_registry,
+)
+
+from duewheel.config.keys_and_defaults import RegistrySection
+from duewheel.registry import values as in_parent
+from duewheel.registry.values import RegistryValues
+
+NAMED = "__value_schema_id"
+ORDER = {"number": 7, "note": "soon"}
+
+
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with schema_registry() as server:
+        server.add(1, ORDER_AVRO)
+        server.add(2, ORDER_JSON, "JSON")
+        server.add(3, orders_descriptor(), "PROTOBUF")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Iterator[RegistryValues]:
+    """For many examples."""
+    with schema_registry() as server:
+        server.add(1, ORDER_AVRO)
+        server.add(2, ORDER_JSON, "JSON")
+        server.add(3, orders_descriptor(), "PROTOBUF")
+        values = RegistryValues(RegistrySection(url=server.url))
+        yield values
+        values._end()  # noqa: SLF001 - as below
+
+
+@pytest.fixture
+def values(registry: SchemaRegistry) -> Iterator[RegistryValues]:
+    decoder = RegistryValues(RegistrySection(url=registry.url))
+    yield decoder
+    decoder._end()  # noqa: SLF001 - a user's ends with its process
+
+
+def shown(values: RegistryValues, value: bytes, *headers: tuple[str, bytes | None]) -> Any:
+    """What a value is decoded to."""
+    found = values.decoded(headers, value)
+    assert found is not None and found.decoded is not None, found
+    return json.loads(found.decoded)
+
+
+def reason(values: RegistryValues, value: bytes, *headers: tuple[str, bytes | None]) -> str:
+    """Why a value is not decoded."""
+    found = values.decoded(headers, value)
+    assert found is not None and found.not_decoded is not None, found
+    assert found.decoded is found.decoded_by is None
+    return found.not_decoded
+
+
+def test_values_of_three_formats(values: RegistryValues) -> None:
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
+    assert shown(values, framed(2, b'{"number": 7}')) == {"number": 7}
+    order = b"\x08\x07\x12\x02\x08\x01"
+    placed = {"number": 7, "placed_at": "1970-01-01T00:00:01Z"}
+    assert shown(values, framed(3, b"\0" + order)) == placed
+    assert shown(values, framed(3, b"\2\0" + order)) == placed
+    assert shown(values, framed(3, b"\4\0\0" + b"\x0a\x02ab")) == {"text": "ab"}
+    by = [values.decoded((), framed(n, body)) for n, body in ((1, avro(ORDER)), (3, b"\0"))]
+    assert [each and each.decoded_by for each in by] == ["AVRO schema 1", "PROTOBUF schema 3"]
+
+
+def test_values_that_json_has_no_type_for(values: RegistryValues, registry: SchemaRegistry) -> None:
+    kinds = {
+        "day": {"type": "int", "logicalType": "date"},
+        "at": {"type": "long", "logicalType": "timestamp-millis"},
+        "id": {"type": "string", "logicalType": "uuid"},
+        "price": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        "raw": "bytes",
+    }
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    registry.add(4, schema)
+    at = datetime(2027, 1, 2, 3, tzinfo=UTC)
+    given = {"day": at.date(), "at": at, "id": UUID(int=5), "price": Decimal("3.00")}
+    assert shown(values, framed(4, avro({**given, "raw": b"\xff\0"}, schema))) == {
+        "day": "2027-01-02",
+        "at": "2027-01-02T03:00:00+00:00",
+        "id": str(UUID(int=5)),
+        "price": "3.00",
+        "raw": "/wA=",
+    }
+
+
+def test_a_header_may_name_the_schema(values: RegistryValues, registry: SchemaRegistry) -> None:
+    """By its number or UUID; the place of a Protobuf message is in the header, too."""
+    some = UUID(int=2**100)
+    registry.add(str(some), orders_descriptor(), "PROTOBUF")
+    assert shown(values, avro(ORDER), (NAMED, framed(1, b"")), (NAMED, b"x")) == ORDER
+    header = (NAMED, b"\1" + some.bytes + b"\4\0\0")
+    assert shown(values, b"\x0a\x02ab", header) == {"text": "ab"}
+    assert registry.asked[-1] == f"/schemas/guids/{some}?format=serialized"
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"text", b"\0", b"\0\0\0\0\0x", b"\0\xff\xff\xff\xffx", b"\1\0\0\0\1x"]
+)
+def test_a_value_that_names_no_schema_is_not_asked_about(
+    values: RegistryValues, registry: SchemaRegistry, value: bytes | None
+) -> None:
+    assert values.decoded([("own", b"1"), (NAMED, None)], value) is None
+    assert registry.asked == []
+
+
+def test_a_schema_is_asked_for_once(values: RegistryValues, registry: SchemaRegistry) -> None:
+    for number in (1, 9):
+        for _ in range(3):
+            values.decoded((), framed(number, avro(ORDER)))
+    assert registry.asked == ["/schemas/ids/1", "/schemas/ids/9"]
+
+
+def test_after_many_unknown_schemas_the_registry_is_left_alone(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    for number in range(1_000, 1_200):
+        reason(values, framed(number, b""))
+    assert len(registry.asked) == 100
+    assert "too many schemas were not found" in reason(values, framed(5_000, b""))
+
+
+def test_a_value_that_is_not_decoded_has_a_reason(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    registry.schemas |= {"10": 500, "11": 302, "12": 401}
+    registry.add(13, "{")
+    registry.add(14, ORDER_AVRO, "XML")
+    registry.add(15, ORDER_AVRO, references=[{"name": "a", "subject": "../b", "version": 1}])
+    registry.add(16, {**ORDER_AVRO, "doc": "x" * (1 << 20)})
+    registry.schemas["17"] = {}
+    registry.add(18, "no base64, no descriptor", "PROTOBUF")
+    registry.add(19, {"type": 5}, "JSON")
+    for number, why in {
+        9: "the registry has no schema 9",
+        10: "the registry answered 500 for schema 10",
+        11: "the registry answered 302 for schema 11",
+        12: "the registry answered 401 for schema 12",
+        14: "schema 14 is neither Avro nor JSON Schema nor Protobuf",
+        15: "schema 15 refers to others",
+        16: "schema 16 has more than 1 MiB",
+    }.items():
+        assert reason(values, framed(number, b"")) == why
+    for number in (13, 17, 18, 19):
+        assert reason(values, framed(number, b"")).startswith(f"schema {number} cannot be used (")
+    for number, body in (
+        *((1, b"\xff"), (1, avro(ORDER) + b"x")),
+        *((2, b"{}"), (2, b"{"), (2, b"[" * 100_000)),
+        *((3, b""), (3, b"\0\xff"), (3, b"\2\4"), (3, b"\1"), (3, b"\xff" * 99)),
+    ):
+        assert "the value does not fit" in reason(values, framed(number, body))
+    assert reason(values, framed(1, bytes(9 << 20))) == "it has more than 8 MiB"
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.binary(max_size=40)), max_size=20))
+def test_any_bodies(decoder: RegistryValues, bodies: list[tuple[int, bytes]]) -> None:
+    for number, body in bodies:
+        found = decoder.decoded((), framed(number, body))
+        assert found is not None
+        assert (found.decoded is None) == (found.not_decoded is not None)
+        assert "ends the process" not in (found.not_decoded or "")
+        if found.decoded is not None:
+            json.loads(found.decoded)
+
+
+def test_a_registry_that_is_away(registry: SchemaRegistry) -> None:
+    """It is not waited for again at each value."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        values = RegistryValues(RegistrySection(url=f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        for number in range(1, 50):
+            assert reason(values, framed(number, b"")).startswith("the registry does not answer")
+        silent.settimeout(10)
+        silent.accept()[0].close()
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+        values._end()  # noqa: SLF001 - as above
+
+
+def test_a_schema_that_ends_the_process_stops_no_other_value(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    itself = {"type": "record", "name": "A", "fields": [{"name": "a", "type": "A"}]}
+    registry.add(20, itself)
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
+    assert reason(values, framed(20, b"")) == "schema 20 ends the process that decodes"
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
+    before = len(registry.asked)
+    assert reason(values, framed(20, b"")) == "schema 20 ends the process that decodes"
+    assert len(registry.asked) == before
+
+
+def test_a_schema_that_decodes_for_ever(
+    values: RegistryValues, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.add(21, {"pattern": "^(a+)+$"}, "JSON")
+    assert reason(values, framed(21, b'"b"')).startswith("the value does not fit")
+    monkeypatch.setattr(in_parent, "ANSWER_S", 0.5)
+    assert reason(values, framed(21, json.dumps("a" * 60 + "!").encode())) == (
+        "schema 21 takes more than 0.5 s"
+    )
+
+
+def test_a_small_body_that_decodes_to_any_size(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    registry.add(22, {"type": "array", "items": "null"})
+    many = b"\x80\x80\x80\x80\x80\x80\x80\x80\x01\0"
+    assert "(MemoryError)" in reason(values, framed(22, many))
+    several = b"\x80\x89\x7a\0"  # a million of them
+    assert reason(values, framed(22, several)) == "decoded, it has more than 4 MiB"
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
+
+
+def test_no_schema_makes_it_ask_another_address(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    with schema_registry() as other:
+        registry.add(23, {"$ref": f"{other.url}/schemas/ids/1"}, "JSON")
+        assert "the value does not fit" in reason(values, framed(23, b"1"))
+        assert other.asked == []
+    assert registry.asked == ["/schemas/ids/23"]
+
+
+@pytest.mark.parametrize("kind", ["Basic", "Bearer"])
+def test_credentials_come_from_a_file(registry: SchemaRegistry, tmp_path: Path, kind: str) -> None:
+    file, secret = tmp_path / "file", "s3cr3t"
+    basic = {"user": "ann", "password_file": file}
+    section = RegistrySection.model_validate(
+        {"url": registry.url, **(basic if kind == "Basic" else {"token_file": file})}
+    )
+    values = RegistryValues(section)
+    assert f"{file} cannot be read" in reason(values, framed(1, b""))
+    file.write_text(f"{secret}\n")
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
+    encoded = base64.b64encode(f"ann:{secret}".encode()).decode()
+    assert registry.authorizations == [f"{kind} {encoded if kind == 'Basic' else secret}"]
+    child, _ = values._child or (None, None)  # noqa: SLF001 - what the host sees of it
+    assert child is not None
+    for name in ("cmdline", "environ"):
+        assert secret.encode() not in Path(f"/proc/{child.pid}/{name}").read_bytes()
+    values._end()  # noqa: SLF001 - as above
