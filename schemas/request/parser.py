@@ -300,6 +300,7 @@ def _requests(
         closed=settings.closed_targets(target),
         badly_named=badly_named(headers),
         rejects_past_due=settings.rejects_past_due(),
+        unframed=settings.unframed(records.value, excepted),
         max_delay_ms=settings.max_delay_ms(),
     )
 

@@ -68,6 +68,7 @@ RULE_COLUMNS = pa.schema(
         pa.field("timer_id_bytes", pa.int64()),  # length of the id; null: not given
         pa.field("origin_distance", pa.int64()),  # offset - origin's; null: no copy; -1: malformed
         pa.field("retries", pa.int64()),  # null: not parked; -1: malformed, or not on a copy
+        pa.field("unframed", _NAME),  # value, if it lacks the schema's number that its topic wants
     ]
 )
 """The columns that rules may name. A null passes every rule but "not null"."""
@@ -76,6 +77,7 @@ DUE_NAMES = ["epoch_seconds", "when", *(NAME_OF[request] for request in PRECEDEN
 _MISSING = ("due_time", "target_topic")
 _CLOSED = ("target_topic",)
 _BAD_NAME = ("header",)
+_UNFRAMED = ("value",)
 UNSUPPORTED = ("recurring", "schema_version", "source_type")
 _SCHEMA_VERSIONS = (b"1.0.0",)
 _SOURCE_TYPES = (b"schedule", CANCEL_TYPE)
@@ -96,6 +98,7 @@ class RequestColumns:
     closed: Bool  # rows of topics that are not open for their target
     badly_named: Bool  # rows with a header whose name is no UTF-8
     rejects_past_due: Bool  # rows of topics that reject timers past due
+    unframed: Bool  # rows whose value lacks the number of a schema, in topics that want it
     max_delay_ms: Int64 | None  # the longest delay of each row's topic; None: no topic has one
 
     @classmethod
@@ -113,6 +116,7 @@ class RequestColumns:
             closed=settings.closed_targets(target),
             badly_named=no,
             rejects_past_due=no,
+            unframed=no,
             max_delay_ms=None,
         )
 
@@ -150,6 +154,7 @@ def rule_columns(requests: RequestColumns) -> pa.Table:
         _sparse(ids.where(~requests.cancels.pure[ids.rows]), lengths, count),
         _sparse(fields.get(Request.ORIGIN), partial(_distances, fields, requests.offset), count),
         _retries(fields, count),
+        _named(np.where(requests.unframed, np.int8(0), np.int8(NO_NAME)), _UNFRAMED),
     ]
     table: pa.Table = _pa.table(columns, schema=RULE_COLUMNS)
     return table

@@ -22,7 +22,9 @@ from duewheel.schemas.header_names import Request
 from duewheel.schemas.request.due_times import NO_DELAY
 from duewheel.schemas.request.headers import MODES, Field, Int8, rows_of
 from duewheel.schemas.request.open_targets import closed_targets
-from duewheel.schemas.request.topic_settings import DEAD_LETTER, NATIVE, TopicContract
+from duewheel.schemas.request.topic_settings import DEAD_LETTER, NATIVE, REGISTRY, TopicContract
+from duewheel.schemas.wire.schema_number import with_schema_number
+from duewheel.schemas.wire.spans import Spans
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute
@@ -85,6 +87,15 @@ class RowSettings:
     def rejects_past_due(self) -> Bool:
         """Rows of topics where a timer that is past due becomes a dead letter."""
         return self._flags([each.past_due == DEAD_LETTER for each in self.contracts])
+
+    def unframed(self, values: Spans, excepted: Bool) -> Bool:
+        """Rows of topics whose values have the number of a schema, with a value that lacks it.
+        Copies and pure cancels are `excepted`.
+        """
+        checked = self._flags([each.value_schema == REGISTRY for each in self.contracts])
+        if not checked.any():
+            return checked
+        return checked & ~excepted & ~values.is_null & ~with_schema_number(values)
 
     def refuses_recurring(self) -> Bool:
         """Rows of topics whose messages may not be recurring timers."""

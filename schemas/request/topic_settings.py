@@ -13,6 +13,8 @@
     max_delay_ms  the longest delay of its messages, where that is less than that of all
     past_due    the outcome of a message that is due at its record's timestamp or before: "fire"
                 (at once), or "dead-letter"
+    value_schema  "registry": a value begins with the number of its schema in a registry; "none": it
+                may be any bytes
     recurring   whether its messages may be recurring timers. Each of them costs for as long as it
                 lives, not once, and none has a longest delay: the operator opens a topic for them
 
@@ -35,11 +37,13 @@ NATIVE = "native"
 HEADER, KEY = "header", "key"
 MESSAGE, CANCEL = "message", "cancel"
 FIRE, DEAD_LETTER = "fire", "dead-letter"
+NO_SCHEMA, REGISTRY = "none", "registry"
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "headers": (NATIVE, *DROP_IN),
     "id": (HEADER, KEY),
     "null_value": (MESSAGE, CANCEL),
     "past_due": (FIRE, DEAD_LETTER),
+    "value_schema": (NO_SCHEMA, REGISTRY),
 }
 """The values of each choice, the default first."""
 
@@ -57,6 +61,7 @@ class TopicContract:
     max_delay_ms: int | None = None
     past_due: str = FIRE
     recurring: bool = False
+    value_schema: str = NO_SCHEMA
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():

@@ -413,6 +413,11 @@ class Reading:
             "bad_origin": self.first_copy() is not None,
             "bad_retry": self.parking() is not None,
         }
+        value = self.record.value
+        if self.settings.value_schema == "registry" and not self.copy and value is not None:
+            checks["no_schema_number"] = (
+                re.match(rb"(?s)\0(?!\0{4})[\0-\x7f].{3}", value) is not None
+            )
         rest = next((code for code, good in checks.items() if not good), None)
         repeated = "bad_recurrence" if self.bad_recurrence() else None
         if self.seed and not self.settings.recurring:

@@ -148,13 +148,15 @@ recurring_headers = st.fixed_dictionaries(
     },
 ).map(lambda fields: list(fields.items()))
 some_bytes = st.none() | st.binary(max_size=30)
+FRAMED = [b"\0\0\0\0\1", b"\0\0\0\0\1body", b"\0\x7f\xff\xff\xff\n", b"\0\1\0\0\0\0"]
+UNFRAMED = [b"", b"\0", b"\0\0\0\0\0body", b"\1\0\0\0\1", b"\0\0\0\1", b"\0\x80\0\0\1", b"{}" * 5]
 records = st.builds(
     PlainRecord,
     topic=st.sampled_from(["orders.delayed", "other.delayed"]),
     partition=st.sampled_from([0, 1, 70_000]),
     timestamp_ms=st.just(NOW_MS) | st.integers(-1, 2 * NOW_MS),
     key=some_bytes,
-    value=some_bytes,
+    value=some_bytes | st.sampled_from(FRAMED + UNFRAMED),
     headers=hostile_headers | sound_headers | chase_headers | foreign_headers | recurring_headers,
 )
 topic_contracts = st.builds(
@@ -412,6 +414,28 @@ def test_the_longest_delay_of_a_timer_topic() -> None:
     assert batch.rejections() == {"delay_too_long": 4}
     assert b"due 1001 ms after" in batch.headers[1].as_py()
     assert b"max_delay of the timer topic allows less" in batch.headers[1].as_py()
+
+
+def test_a_value_without_the_number_of_a_schema() -> None:
+    """Only where the timer topic demands it; a null, a cancel and a copy need none."""
+    wanted = TopicContract(target="a", value_schema="registry")
+    under = contract({"orders.delayed": wanted, "other.delayed": TopicContract(target="a")})
+    due: list[Header] = [("TIMER_DELAY_MS", b"1000")]
+    values: list[bytes | None] = [*FRAMED, None, *UNFRAMED]
+    rows = [
+        PlainRecord(topic, 0, NOW_MS, b"k", value, due)
+        for topic in ("orders.delayed", "other.delayed")
+        for value in values
+    ]
+    rows.append(PlainRecord("orders.delayed", 0, NOW_MS, b"k", b"x", [("TIMER_DEL_UNIQKEY", b"i")]))
+    rows.append(
+        PlainRecord("orders.delayed", 0, NOW_MS, b"k", b"x", [*due, ("TIMER_ORIGIN", b"3")])
+    )
+    batch = parse(read_records(table(rows)), under)
+    check(rows, batch, under)
+    refused = [False] * (len(FRAMED) + 1) + [True] * len(UNFRAMED)
+    assert batch.rejected.tolist() == [*refused, *[False] * (len(values) + 2)]
+    assert batch.rejections() == {"no_schema_number": len(UNFRAMED)}
 
 
 def test_a_contract_from_before_the_lists_is_open() -> None:

@@ -166,6 +166,9 @@ class TimerTopic(Section):
     past_due: Literal["fire", "dead-letter"] = "fire"
     """Whether a message that is due at its timestamp or before is delivered at once, or becomes a
     dead letter."""
+    value_schema: Literal["none", "registry"] = "none"
+    """`registry`: a value without the number of a schema in front becomes a dead letter
+    (docs/messages.md)."""
     recurring: bool = False
     """Whether its messages may be recurring timers (`TIMER_CRON`, `TIMER_EVERY`). Otherwise such a
     message becomes a dead letter, `recurring_not_allowed`."""

@@ -217,6 +217,16 @@ def test_each_row_is_parsed_under_the_contract_of_its_epoch() -> None:
     assert parsed(epochs) == []
 
 
+def test_the_number_of_a_schema_is_demanded_from_an_epoch_on() -> None:
+    """Of a record that was read before, a recovery makes the same timer."""
+    rules = compile_suite(load_suite(), suite_parameters())
+    some = {"timers": TopicContract(target="orders", value_schema="registry")}
+    demanded = {**VALUES, **Contract((1_000,), some, "dead", rules).slot_values()}
+    epochs = Epochs.first(OLD).extended_by(demanded, {P: 5})
+    places = [(offset, target) for _, offset, _, target in parsed(epochs, (0, 4), (0, 5))]
+    assert places == [(4, "orders"), (5, "dead")]
+
+
 @pytest.mark.parametrize(
     ("origin", "target", "found"),
     [

@@ -99,6 +99,7 @@ def judged(rows: int, seed: int) -> pa.Table:
             "if_pending": pick(*[None] * 9, *IF_PENDING_DEFECTS),
             "origin_distance": pick(None, None, None, -1, 0, 1, 10**12),
             "retries": pick(None, None, None, -1, 1, 10**12),
+            "unframed": pick(None, None, None, "value"),
         },
         schema=RULE_COLUMNS,
     )
@@ -174,6 +175,7 @@ def timer_rules() -> Rules:
         ({"cancel": "reschedule"}, None),
         ({"long_ms": 5}, "delay_too_long"),
         ({"past_ms": 0}, "past_due"),
+        ({"unframed": "value"}, "no_schema_number"),
         ({"window_ms": -1}, "bad_window"),
         ({"window_ms": 0}, None),
         ({"window_ms": 86_400_001}, "bad_window"),
@@ -265,4 +267,4 @@ def test_the_digest_speaks_of_what_decides_and_of_nothing_else() -> None:
     suite["expectations"].pop()
     assert compile_suite(suite, PARAMETERS).digest != digest
     fixed = compile_suite(load_suite(), suite_parameters()).digest
-    assert fixed == "44cacc4150ebfcba"
+    assert fixed == "5895dc4e2c6f1152"
