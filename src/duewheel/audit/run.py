@@ -58,6 +58,7 @@ from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import TakenTopics, discover, require_some
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import Steps, steps
+from duewheel.registry.values import registry_values
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import by_name, partition_named
 from duewheel.streaming.epoch_parser import contracts
@@ -92,7 +93,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
     if not settings.audit.context:  # there the operator's own mask decides
         os.umask(0o077)
     history = AuditHistory(settings.audit_dir)
-    own = TopicSuites(settings.by_topic("suite"))
+    own = _topic_suites(settings)
     with history.locked(), stop_signals() as stopping, steps("reading the progress") as step:
         clock = factory.StoppableClock(stopping)
         begun_ms, audited = clock.now_ms(), _audited(history)
@@ -150,6 +151,11 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
         )
         history.add(result, audit_metrics.text(result))
         return SummedAudit(**dict(result), summary=_summary(result, library))
+
+
+def _topic_suites(settings: Settings) -> TopicSuites:
+    decoded = settings.by_topic("value_schema")
+    return TopicSuites(settings.by_topic("suite"), registry_values(settings), decoded)
 
 
 def _parameters(settings: Settings) -> dict[str, Any]:

@@ -7,6 +7,10 @@ The file is a suite as Great Expectations writes it. Its expectations may name t
     value.a.b      of a value that is a JSON object: field `b` of field `a`; null: there is none.
                    Objects and lists are text
 
+With a registry, `value` is the JSON of what its schema decodes. A value that names a schema and is
+not decoded is null in these columns, and a finding of its own; it is one, too, in a topic without a
+suite whose values must name a schema.
+
 A column has the type of most of its values: number, text or boolean. Another value is a finding
 of its own, and null in the column: one message must not spoil the check of all others.
 
@@ -21,7 +25,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +42,11 @@ from duewheel.audit.expectations import (
 )
 from duewheel.audit.row_sources import RangeSources, Sources
 from duewheel.errors import ConfigError
+from duewheel.registry.values import RegistryValues
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import Column
 from duewheel.schemas.wire.kafka_records import KafkaRecords
+from duewheel.schemas.wire.schema_number import HEADER, with_schema_number
 from duewheel.schemas.wire.spans import RawHeaders, Spans
 
 _pa: Any = pa
@@ -49,16 +55,32 @@ _pc: Any = pyarrow.compute
 _COLUMN = re.compile(r"\b(?:key|value|header)\b(?:\.[\w-]+)*")
 
 
+_NO_SUITE: dict[str, Any] = {"expectations": []}
+_DECODED: dict[str, Any] = {
+    "type": "expect_column_values_to_be_json_parseable",
+    "kwargs": {"column": "value"},
+    "severity": "critical",
+    "meta": {"code": "value_not_decoded", "reason": "a value is decoded by the schema it names"},
+}
+
+
 class TopicSuites:
     """The suites of the timer topics that have one, and the rows to check them on."""
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        """Reads the file of each topic.
+    def __init__(
+        self,
+        files: Mapping[str, Path],
+        values: RegistryValues | None = None,
+        decoded: Iterable[str] = (),
+    ) -> None:
+        """Reads the file of each topic. With `values` the topics `decoded` are checked, too.
 
         Raises:
             ConfigError: a file cannot be read, or is no suite.
         """
-        self._topics = {topic: _Topic(_suite(topic, path)) for topic, path in files.items()}
+        suites = {} if values is None else dict.fromkeys(decoded, _NO_SUITE)
+        suites |= {topic: _suite(topic, path) for topic, path in files.items()}
+        self._topics = {topic: _Topic(suite, values) for topic, suite in suites.items()}
 
     def take(self, records: KafkaRecords, batch: TimerBatch) -> None:
         """Keeps what the suites name of the accepted timers; each record is a row of `batch`."""
@@ -79,16 +101,22 @@ class TopicSuites:
 class _Topic:
     """The suite of one topic, and its rows."""
 
-    def __init__(self, suite: Mapping[str, Any]) -> None:
+    def __init__(self, suite: Mapping[str, Any], registry: RegistryValues | None) -> None:
         self._suite = suite
+        self._registry = registry
+        self._of_schemas = Tally(_DECODED)
         self._columns: dict[str, list[Any]] = {name: [] for name in _columns(suite)}
         self._sources = RangeSources()
 
     def take(self, records: KafkaRecords) -> None:
-        self._sources.add(Sources(records.partitions, records.partition, records.offset))
+        sources = Sources(records.partitions, records.partition, records.offset)
+        self._sources.add(sources)
         values = _texts(records.value) if self._names("value") else []
-        objects = list(map(_parsed, values)) if self._names("value.") else []
         header_names = records.headers.names.column()
+        if self._registry is not None:
+            for row, text in self._decoded(self._registry, records, header_names, sources):
+                values[row : row + 1] = [text] if values else []
+        objects = list(map(_parsed, values)) if self._names("value.") else []
         for name, column in self._columns.items():
             kind, _, path = name.partition(".")
             if kind == "header":
@@ -97,6 +125,31 @@ class _Topic:
                 column += values if kind == "value" else _texts(records.key)
             else:
                 column += [_at(each, path.split(".")) for each in objects]
+
+    def _decoded(
+        self,
+        registry: RegistryValues,
+        records: KafkaRecords,
+        header_names: Column,
+        sources: Sources,
+    ) -> Iterator[tuple[int, str | None]]:
+        """Yields the rows that name a schema, with the value as JSON; None: it is not decoded."""
+        named = dict(reversed(_given(records.headers, header_names, HEADER)))
+        rows = sorted({*np.flatnonzero(with_schema_number(records.value)).tolist(), *named})
+        values = records.value.take(np.array(rows, np.int64)).column().to_pylist()
+        for row, value in zip(rows, values, strict=True):
+            found = registry.decoded([(HEADER, named.get(row))], value)
+            if found is None:
+                continue
+            tally = self._of_schemas
+            tally.rows += 1
+            if found.not_decoded is not None:
+                tally.success, tally.observed = False, tally.observed or found.not_decoded
+                tally.failed += 1
+                if len(tally.examples) < EXAMPLES_MAX:
+                    (source,) = sources.names(np.array([row]))
+                    tally.examples.append((source, found.not_decoded))
+            yield row, found.decoded
 
     def check(self, library: GreatExpectations) -> list[Tally]:
         columns, of_types = dict[str, Any](), list[Tally]()
@@ -110,13 +163,13 @@ class _Topic:
             same = zip(plain, kinds, strict=True)
             columns[name] = _typed([value if each == kind else None for value, each in same])
         totals = tallies(self._suite, {})
-        results = library.check_each(self._suite, {}, pa.table(columns))
+        results = library.check_each(self._suite, {}, pa.table(columns)) if totals else []
         for tally, each in zip(totals, results, strict=True):
             if isinstance(each, Unchecked):
                 tally.fail(each.reason)
             else:
                 tally.add(each, self._sources.names)
-        return totals + of_types
+        return totals + of_types + ([] if self._registry is None else [self._of_schemas])
 
     def _of_type(self, name: str, kind: str | None, values: list[Any], rows: list[int]) -> Tally:
         """The finding of values that have another type than most."""
@@ -203,11 +256,17 @@ def _texts(content: Spans) -> list[str | None]:
 def _newest(headers: RawHeaders, names: Column, name: str) -> list[str | None]:
     """Returns the newest header of a name, for each record; `names` are those of all headers."""
     newest: list[str | None] = [None] * (len(headers.firsts) - 1)
+    for row, octets in _given(headers, names, name):
+        newest[row] = _text(octets)
+    return newest
+
+
+def _given(headers: RawHeaders, names: Column, name: str) -> list[tuple[int, bytes | None]]:
+    """Returns the headers of a name in their order, each with its record."""
     hits = np.flatnonzero(np.asarray(_pc.equal(names, name.encode()), np.bool_))
     record = np.searchsorted(headers.firsts, hits, "right") - 1
-    for row, text in zip(record.tolist(), _texts(headers.values.take(hits)), strict=True):
-        newest[row] = text
-    return newest
+    values = headers.values.take(hits).column().to_pylist()
+    return list(zip(record.tolist(), values, strict=True))
 
 
 def _parsed(text: str | None) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.schema_registry import ORDER_AVRO, avro, framed, schema_registry
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
@@ -16,7 +17,9 @@ from duewheel.audit.expectations import GreatExpectations
 from duewheel.audit.topic_suites import TopicSuites
 from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.config_epochs import Epochs
+from duewheel.config.keys_and_defaults import RegistrySection
 from duewheel.errors import ConfigError
+from duewheel.registry.values import RegistryValues
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
@@ -229,3 +232,50 @@ def test_data_docs_quote_what_a_producer_wrote(
     (page,) = [page for page in pages if f"{TOPIC}-0@0" in page]
     assert "alert(1)" in page
     assert "<script>alert(1)" not in page
+
+
+def test_fields_of_a_value_that_a_registry_decodes(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    """One that is not decoded is a finding, and no value of any field."""
+    path = suite_file(
+        expectation("column_values_to_be_between", column="value.number", max_value=9),
+        expectation("column_values_to_match_regex", column="value", regex="number"),
+    )
+    with schema_registry() as registry:
+        registry.add(1, ORDER_AVRO)
+        own = TopicSuites({TOPIC: path}, RegistryValues(RegistrySection(url=registry.url)))
+        audit = validator(library, own)
+        bodies = [avro({"number": number}) for number in (5, 11)]
+        take(
+            audit,
+            *orders(*(framed(1, body) for body in bodies), framed(1, b"\xff"), framed(2, b"")),
+            *orders(b'{"number": 12}', None),
+        )
+        name = "\0\0\0\0\1"
+        take(audit, (b"k", bodies[1], [("x", "y"), ("__value_schema_id", name)]), first=10)
+        results = [each.result() for each in own.check(library)[TOPIC]]
+    assert {each.code: each.examples for each in results} == {
+        "expect_column_values_to_be_between(value.number)": [f"{TOPIC}-0@{n}" for n in (1, 4, 10)],
+        "expect_column_values_to_match_regex(value)": [],
+        "value_not_decoded": [f"{TOPIC}-0@2", f"{TOPIC}-0@3"],
+    }
+    found = results[-1]
+    assert (found.success, found.rows, found.failed) == (False, 5, 2)
+    assert found.observed == "the value does not fit AVRO schema 1 (IndexError)"
+
+
+def test_values_that_must_name_a_schema_are_decoded_without_a_suite(
+    library: GreatExpectations, tmp_path: Path
+) -> None:
+    with schema_registry() as registry:
+        registry.add(1, ORDER_AVRO)
+        values = RegistryValues(RegistrySection(url=registry.url))
+        own = TopicSuites({}, values, [TOPIC])
+        take(validator(library, own), *orders(framed(1, avro({"number": 5})), framed(2, b"")))
+        assert checked(own, library) == {"value_not_decoded": (False, [f"{TOPIC}-0@1"])}
+    kept = GreatExpectations(tmp_path)
+    data_docs.keep(kept, "own", data_docs.run_of("audit-1", NOW_MS), own.check(library))
+    pages = [page.read_text() for page in (tmp_path / "gx").rglob("*.html")]
+    assert any(f"the registry has no schema 2 of {TOPIC}-0@1" in page for page in pages)
+    assert TopicSuites({}, None, [TOPIC]).check(library) == {}
