@@ -21,6 +21,7 @@ SEEDS = f"SEEDS={os.environ.get('SEEDS', '300')}"
 PARTS = {
     "Spark cluster": (*TESTS, f"{FOLDER}spark_cluster.py"),
     "clients in Java, Go and Node": (*TESTS, f"{FOLDER}foreign_clients.py"),
+    "schema registry": (*TESTS, f"{FOLDER}schema_registry.py"),
     "SASL, TLS and ACLs": (*TESTS, f"{FOLDER}doctor_security.py", f"{FOLDER}login.py"),
     "three brokers": (sys.executable, "-P", "tests/soak/soak.py", "--brokers=3", "--rounds=5"),
     "simulation": ("make", "--assume-old=setup-dev", "simulate-nightly", SEEDS),
