@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any
 
 from duewheel import factory
 from duewheel.api.file_import import FileImported, RefusedLine
@@ -34,7 +34,7 @@ from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.timer_records import TimerRecord, new_records
 from duewheel.ops.file_import.line_records import record_of
-from duewheel.ops.file_import.lines import FileLine, fields_in, lines_of, next_chunk
+from duewheel.ops.file_import.lines import FileLine, Readable, fields_in, lines_of, next_chunk
 from duewheel.ops.source_name import require_source_name
 from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.request.preview import Preview, Rejection, previews_of
@@ -42,6 +42,7 @@ from duewheel.wheel.target_rules import Reason
 
 _CHUNK_LINES = 1_000
 _CHUNK_BYTES = 8 << 20  # of memory, and of a transaction, which must end in time
+_OTHERWISE = "give that file; under another --name all lines of this one are sent"
 _SHOWN_MAX = 10  # refused lines in the verdict, with their reasons
 
 
@@ -60,13 +61,15 @@ class Choice:
 def import_lines(
     settings: Settings,
     clock: Clock,
-    file: BinaryIO,
+    file: Readable,
     defaults: TimerFields,
     choice: Choice,
     chunk_lines: int = _CHUNK_LINES,
+    otherwise: str = _OTHERWISE,
 ) -> FileImported:
     """Sends the lines that are not sent yet, each empty or JSON (line_records.py); `defaults` are
-    the fields of lines that do not have them.
+    the fields of lines that do not have them, `otherwise` is the remedy where the file begins with
+    other lines than those that were sent.
 
     Raises:
         ConfigError: the file does not begin with the lines that this import has sent, or a topic is
@@ -75,7 +78,7 @@ def import_lines(
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and sends nothing
             twice.
     """
-    with closing(_Import(settings, clock, file, defaults, choice, chunk_lines)) as job:
+    with closing(_Import(settings, clock, file, defaults, choice, chunk_lines, otherwise)) as job:
         return job.run()
 
 
@@ -150,11 +153,13 @@ class _Import:
         self,
         settings: Settings,
         clock: Clock,
-        file: BinaryIO,
+        file: Readable,
         defaults: TimerFields,
         choice: Choice,
         chunk_lines: int,
+        otherwise: str,
     ) -> None:
+        self._otherwise = otherwise
         self._settings, self._clock, self._defaults = settings, clock, defaults
         self._choice, self._chunk_lines = choice, chunk_lines
         self._lines = lines_of(file)
@@ -203,7 +208,7 @@ class _Import:
         if skipped < lines or self._digest.hexdigest() != position.sha256:
             raise ConfigError(
                 f"the import {self._choice.name!r} has sent {lines} lines of a file that begins "
-                "otherwise: give that file; under another --name all lines of this one are sent"
+                f"otherwise: {self._otherwise}"
             )
 
     def _send(self, run: LedgerRun[ImportPosition]) -> bool:

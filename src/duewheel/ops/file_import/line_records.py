@@ -9,7 +9,9 @@ timer topic that reads that service's headers.
 
 from __future__ import annotations
 
+import base64
 import json
+from collections.abc import Iterable
 
 from pydantic import Field, JsonValue
 
@@ -20,6 +22,7 @@ from duewheel.errors import ConfigError
 from duewheel.ops.changes.requests import record_headers
 from duewheel.ops.changes.timer_records import TimerRecord
 from duewheel.ops.named_timer_topic import timer_topic_of
+from duewheel.schemas.wire.single_record import Header
 
 LINE_BYTES_MAX = 16 << 20
 
@@ -45,12 +48,34 @@ class CopiedRecord(RequestFields):
     partition: Strict | None = None
     partitions: Strict | None = None
 
+    @classmethod
+    def copied(
+        cls,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Iterable[Header],
+        partition: int,
+        partitions: int,
+    ) -> CopiedRecord:
+        """A record of a source that has so many partitions."""
+        return cls(
+            key_base64=_encoded(key),
+            value_base64=_encoded(value),
+            headers=[CopiedHeader(name=n, value_base64=_encoded(each)) for n, each in headers],
+            partition=partition,
+            partitions=partitions,
+        )
+
 
 class CopiedLine(RequestFields):
     """A line of the second form."""
 
     record: CopiedRecord
     timer_topic: str | None = None
+
+
+def _encoded(octets: bytes | None) -> str | None:
+    return None if octets is None else base64.b64encode(octets).decode()
 
 
 def is_copy(fields: Fields) -> bool:

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Protocol
 
 from duewheel.api.requests import TimerFields
 from duewheel.errors import ConfigError
 from duewheel.ops.file_import.line_records import LINE_BYTES_MAX, Fields, fields_of
 
 _PART_BYTES = LINE_BYTES_MAX + 1
+
+
+class Readable(Protocol):
+    """A file, or a source that is read like one."""
+
+    def readline(self, size: int, /) -> bytes:
+        """The next line with its newline, or `size` bytes of it; nothing at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class FileLine:
         return self.content + b"\n" if whole and not self.content.endswith(b"\n") else self.content
 
 
-def lines_of(file: BinaryIO) -> Iterator[FileLine]:
+def lines_of(file: Readable) -> Iterator[FileLine]:
     """Reads the lines from the file's position to its end."""
     is_rest = False
     while content := file.readline(_PART_BYTES):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +13,7 @@ from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, printable_name
-from duewheel.ops.file_import.line_records import CopiedHeader, CopiedLine, CopiedRecord
+from duewheel.ops.file_import.line_records import CopiedLine, CopiedRecord
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.header_names import DUE_MS
 
@@ -61,7 +60,9 @@ def lines_to_import(settings: Settings, topic: str) -> Iterator[CopiedLine]:
             for record in records:
                 is_newest = newest[record.partition, record.key] == record.offset
                 if record.value is not None and (is_newest or record.key is None):
-                    yield CopiedLine(record=_copy(record, len(bounds)))
+                    content = record.key, record.value, record.headers
+                    copy = CopiedRecord.copied(*content, record.partition, len(bounds))
+                    yield CopiedLine(record=copy)
 
 
 @contextmanager
@@ -69,22 +70,6 @@ def _opened(settings: Settings, topic: str) -> Iterator[LogReader]:
     with LogReader(factory.kafka_clients(settings, "consumer"), [topic]) as reader:
         reader.existing()
         yield reader
-
-
-def _copy(record: Record, partitions: int) -> CopiedRecord:
-    return CopiedRecord(
-        key_base64=_encoded(record.key),
-        value_base64=_encoded(record.value),
-        headers=[
-            CopiedHeader(name=name, value_base64=_encoded(value)) for name, value in record.headers
-        ],
-        partition=record.partition,
-        partitions=partitions,
-    )
-
-
-def _encoded(octets: bytes | None) -> str | None:
-    return None if octets is None else base64.b64encode(octets).decode()
 
 
 def _rows(settings: Settings, records: Iterable[Record]) -> Iterator[ReadRecord]:
