@@ -39,6 +39,7 @@ _TOPIC = NAME_OF[Request.TARGET_TOPIC]
 _PARTITION = NAME_OF[Request.TARGET_PARTITION]
 _DELIVERED = (names.DUE_MS, names.TIMER_ID, names.ROLL_TIMES)  # beside TIMER_SOURCE
 _NUMBER = re.compile(r"[0-9]{1,10}")
+_DUE = re.compile(r"-?[0-9]{1,18}")
 # Never replayed. A new record has another offset, and could fulfil the rule by accident; a batch
 # that was not read has no content to write again.
 _NEVER_AGAIN = {
@@ -143,6 +144,12 @@ class DeadLetter:
     def source(self) -> str:
         """TIMER_SOURCE: "topic-partition@offset" of the timer."""
         return self._added.get(names.SOURCE, "")
+
+    @property
+    def due_ms(self) -> int | None:
+        """TIMER_DUE_MS of a failed delivery; None for other letters."""
+        due_ms = self._added.get(names.DUE_MS, "") if _TOPIC in self._added else ""
+        return int(due_ms) if _DUE.fullmatch(due_ms) else None
 
     @property
     def timer_id(self) -> bytes | None:

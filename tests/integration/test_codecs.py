@@ -25,7 +25,7 @@ from duewheel.client import DelayProducer
 from duewheel.doctor.topics import as_finding
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.dead_letters.listing import list_letters
-from duewheel.ops.recovery import preview_start
+from duewheel.ops.recovery.preview import preview_start
 from duewheel.runtime.dequeue_process import init_progress
 
 pytestmark = pytest.mark.kafka

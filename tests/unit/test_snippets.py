@@ -49,8 +49,8 @@ CLIENTS = {
 }
 TEST = re.compile(r"^def test_", re.MULTILINE)
 REQUEST_NAMES = REQUEST.keys() | set[str]().union(*DROP_IN.values())
-# "": drawings; integration/relay/test_relay.py runs those in SQL
-LANGUAGES = {"toml", "python", "sh", "json", "promql", "sql", *CLIENTS, ""}
+# "": drawings; integration/relay/test_relay.py runs those in SQL, test_mirror.py MirrorMaker's
+LANGUAGES = {"toml", "python", "sh", "json", "promql", "sql", "properties", *CLIENTS, ""}
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""The result of `recover --dry-run`."""
+"""The results of `recover`."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from duewheel.api.model import Result
+from duewheel.api.model import InstantMs, Result
 
 
 class StartPreview(Result):
@@ -18,3 +18,28 @@ class StartPreview(Result):
     done_rows: int = Field(description="of these, delivered ones: they would be dropped")
     pending_rows: int = Field(description="of these, pending ones: they would be placed again")
     took_s: float
+
+
+class MirrorRecovered(Result):
+    """The timers of a lost cluster that were written from its mirror; or would be."""
+
+    dry_run: bool
+    complete: bool = Field(description="nothing was refused before the end")
+    records: int = Field(description="in the mirrored timer topics")
+    delivered: int = Field(description="with a receipt, or the dead letter of a failed delivery")
+    cancelled: int = Field(description="or replaced")
+    kept_out: int = Field(description="with `keep`, while another one was pending")
+    copied: int = Field(description="records for which a later copy stands")
+    assumed_delivered: int = Field(description="due before --delivered-before")
+    left_out: dict[str, int] = Field(description="recurring ones; rejected ones by code")
+    unclear_cancels: int = Field(description="by handle, of a timer that was not found")
+    newest_record_ms: InstantMs | None = Field(description="in the mirrored timer topics")
+    newest_receipt_ms: InstantMs | None
+    already_done: int = Field(description="timers that earlier runs have read")
+    written: int
+    past_due: int = Field(description="of the timers written")
+    refused: dict[str, int] = Field(description="timers by error code")
+    earliest_due_ms: InstantMs | None
+    latest_due_ms: InstantMs | None
+    targets: dict[str, int] = Field(description="timers by target")
+    missing_targets: list[str]

@@ -84,7 +84,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "schedule trigger": ("duewheel schedule trigger report",),
     "reconfigure": ("duewheel reconfigure --dry-run",),
     "reshard": ("duewheel reshard --to 4 --dry-run",),
-    "recover": ("duewheel recover --dry-run",),
+    "recover": ("duewheel recover --dry-run", "duewheel recover --from-mirror A. --dry-run"),
     "dlq list": (
         "duewheel dlq list --code unknown_target_topic",
         "duewheel dlq list --from 2027-01-15T08:00:00Z --limit 1000 --output json",

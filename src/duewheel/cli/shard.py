@@ -21,6 +21,7 @@ from duewheel.cli.options import (
 from duewheel.cli.output import Printer, say
 from duewheel.cli.request_options import request_of
 from duewheel.clock import SystemClock
+from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
@@ -202,18 +203,46 @@ def audit(
 
 
 @click.command(cls=CommandWithExamples)
-@click.option("--dry-run", is_flag=True, help="required: recovery itself is part of every start")
+@click.option("--dry-run", is_flag=True, help="required without --from-mirror")
+@click.option("--from-mirror", metavar="PREFIX", help="of the copied topics' names")
+@click.option("--delivered-before", help="an instant, for timers that no receipt decides")
+@click.option("--skip-refused", is_flag=True, help="leave out timers that ingest rejects")
 @with_result(needs_kafka=True)
-def recover(settings: Settings, *, dry_run: bool, output: Printer) -> None:
+def recover(
+    settings: Settings,
+    *,
+    dry_run: bool,
+    from_mirror: str | None,
+    delivered_before: str | None,
+    skip_refused: bool,
+    output: Printer,
+) -> int:
     """Report which files the next start would keep, and which messages it would read again.
 
     Changes nothing. Works without a data directory, and beside running processes.
-    """
-    from duewheel.ops import recovery
 
-    if not dry_run:
-        raise ConfigError("every start recovers by itself: `recover` only has --dry-run")
-    output.show(recovery.preview_start(settings))
+    --from-mirror writes a lost cluster's timers without a receipt, exactly once, from the copies of
+    its topics. Exit code 1: some were refused, or a cancel is unclear.
+    """
+    from duewheel.ops.recovery import from_mirror as mirror
+    from duewheel.ops.recovery.preview import preview_start
+
+    if from_mirror is None:
+        if not dry_run or delivered_before or skip_refused:
+            raise ConfigError("every start recovers by itself: `recover` only has --dry-run")
+        output.show(preview_start(settings))
+        return 0
+    before_ms = None if delivered_before is None else epoch_ms(parse_instant(delivered_before))
+    result = mirror.recover(
+        settings,
+        SystemClock(),
+        from_mirror,
+        before_ms,
+        dry_run=dry_run,
+        skip_refused=skip_refused,
+    )
+    output.show(result)
+    return 1 if result.refused or result.unclear_cancels else 0
 
 
 @click.command(cls=CommandWithExamples)

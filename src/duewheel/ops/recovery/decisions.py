@@ -1,0 +1,181 @@
+"""Decides which timers of a mirrored partition are still to be delivered.
+
+Cancels, replacements and `keep` are decided here, as the lost shard has decided them; they are not
+written, because the new shard might deliver a timer that is due before it reads the cancel.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum, auto
+
+import numpy as np
+
+from duewheel.ops.recovery.evidence import Evidence
+from duewheel.ops.recovery.mirrored_rows import UNNAMED, Kind, MirroredRows
+from duewheel.schemas.arrays import Int64
+from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME
+
+
+class RecordState(IntEnum):
+    """The end of a record."""
+
+    NO_TIMER = 0
+    WAITING = auto()
+    LEFT = auto()  # delivered, or a dead letter
+    CANCELLED = auto()
+    KEPT_OUT = auto()
+    COPIED = auto()  # a later copy of the timer stands for it
+
+
+def decide(rows: MirroredRows, evidence: Evidence) -> tuple[Int64, int]:
+    """The state of each row; and the number of cancels that name an offset, and whose timer was not
+    found: it is not cancelled.
+    """
+    states = np.full(len(rows), int(RecordState.NO_TIMER))
+    order = np.lexsort((rows.offset, rows.group))
+    order = order[rows.kind[order] != Kind.OTHER]
+    sources = _Sources.of(rows, evidence)
+    unclear = set(sources.unclear)
+    group = rows.group[order]
+    firsts = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
+    sizes = np.diff(np.append(firsts, len(group)))
+    alone = order[firsts[sizes == 1]]
+    alone = alone[rows.kind[alone] < Kind.CANCEL]
+    left = evidence.left(rows.key[alone]) > 0
+    stopped = np.isin(rows.first_offset[alone], list(sources.named))
+    stopped &= rows.kind[alone] == Kind.COPY
+    states[alone] = np.where(
+        left, RecordState.LEFT, np.where(stopped, RecordState.CANCELLED, RecordState.WAITING)
+    )
+    for first, size in zip(firsts[sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
+        group_of = _Group(rows, evidence, states, sources, unclear)
+        group_of.decide(order[first : first + size].tolist())
+    return states, len(unclear)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The offsets in the lost cluster that cancels name."""
+
+    named: frozenset[int]
+    settled: frozenset[int]  # of these, those of timers that have left or have a copy
+    unclear: list[int]  # the rows that name another one
+
+    @classmethod
+    def of(cls, rows: MirroredRows, evidence: Evidence) -> _Sources:
+        naming = np.isin(rows.kind, (Kind.CANCEL, Kind.RESCHEDULE, Kind.CHASE))
+        at = np.flatnonzero(naming & (rows.named != ANY_OFFSET))
+        named = rows.named[at]
+        settled = np.isin(named, evidence.sources)
+        settled |= np.isin(named, rows.first_offset[rows.kind == Kind.COPY])
+        unclear = at[~settled & (rows.kind[at] != Kind.CHASE)]
+        return cls(frozenset(named.tolist()), frozenset(named[settled].tolist()), unclear.tolist())
+
+
+@dataclass(slots=True)
+class _Timer:
+    row: int  # of its newest record
+    first_offset: int  # of its first copy, in the lost cluster, or UNNAMED
+    stopped: RecordState | None = None
+
+
+@dataclass(slots=True)
+class _Group:
+    """The records of one id, or of one due time without an id, in their order."""
+
+    rows: MirroredRows
+    evidence: Evidence
+    states: Int64
+    sources: _Sources
+    unclear: set[int]  # rows that are not found yet
+    timers: list[_Timer] = field(default_factory=list)
+    pending: list[_Timer] = field(default_factory=list)
+    busy_until_ms: int = ANY_TIME  # the latest due time of the pending ones
+    # By their first offset; where that is not known, by due time and content.
+    by_offset: dict[int, _Timer] = field(default_factory=dict)
+    unnamed: defaultdict[tuple[int, int], list[_Timer]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def decide(self, order: list[int]) -> None:
+        for row in order:
+            kind = self.rows.kind[row]
+            if kind == Kind.CHASE:
+                below = self.rows.first_offset[row]
+                self._stop(t for t in self.timers if UNNAMED < t.first_offset < below)
+            elif kind == Kind.COPY:
+                self._copy(row)
+            elif kind == Kind.KEEP and self.busy_until_ms > self.rows.timestamp_ms[row]:
+                self.states[row] = RecordState.KEPT_OUT
+            else:
+                if kind in (Kind.CANCEL, Kind.RESCHEDULE):
+                    self._cancel(row)
+                if kind != Kind.CANCEL:
+                    self._add(row, UNNAMED)
+        self._finish()
+
+    def _add(self, row: int, first_offset: int) -> None:
+        timer = _Timer(row, first_offset)
+        self.timers.append(timer)
+        self.pending.append(timer)
+        self.busy_until_ms = max(self.busy_until_ms, int(self.rows.due_ms[row]))
+        if first_offset == UNNAMED:
+            self.unnamed[self._content(row)].append(timer)
+        else:
+            self._name(timer, first_offset)
+
+    def _copy(self, row: int) -> None:
+        """A copy continues its timer: also a cancelled one, if it was written in that moment."""
+        first_offset, alike = int(self.rows.first_offset[row]), self.unnamed[self._content(row)]
+        timer = self.by_offset.get(first_offset)
+        if timer is None and alike:
+            timer = next((t for t in alike if t.stopped is None), alike[0])
+            alike.remove(timer)
+        if timer is None:
+            self._add(row, first_offset)
+            return
+        self.states[timer.row] = RecordState.COPIED
+        timer.row = row
+        self._name(timer, first_offset)
+
+    def _name(self, timer: _Timer, first_offset: int) -> None:
+        timer.first_offset = first_offset
+        self.by_offset[first_offset] = timer
+        if first_offset in self.sources.named:
+            self._stop([timer])
+
+    def _cancel(self, row: int) -> None:
+        named = int(self.rows.named[row])
+        waiting = [t for t in self.pending if t.stopped is None]
+        if named == ANY_OFFSET:
+            self._stop(waiting)
+            self.pending, self.busy_until_ms = [], ANY_TIME
+        elif named not in self.sources.settled:
+            left = self.evidence.left(self.rows.key[[t.row for t in waiting]]).tolist()
+            present = [t for t, has_left in zip(waiting, left, strict=True) if not has_left]
+            if len(present) == 1:
+                self._stop(present)
+                self.unclear.discard(row)
+
+    def _stop(self, timers: Iterable[_Timer]) -> None:
+        for timer in timers:
+            timer.stopped = timer.stopped or RecordState.CANCELLED
+
+    def _finish(self) -> None:
+        """Of the timers with one due time, those that no cancel has stopped leave first."""
+        keys = self.rows.key[[t.row for t in self.timers]]
+        left = dict(zip(keys.tolist(), self.evidence.left(keys).tolist(), strict=True))
+        by_stop = sorted(self.timers, key=lambda t: t.stopped is not None)
+        for timer in by_stop:
+            key = int(self.rows.key[timer.row])
+            has_left = left[key] > 0
+            left[key] -= has_left
+            self.states[timer.row] = (
+                RecordState.LEFT if has_left else timer.stopped or RecordState.WAITING
+            )
+
+    def _content(self, row: int) -> tuple[int, int]:
+        return int(self.rows.due_ms[row]), int(self.rows.content[row])

@@ -1,0 +1,189 @@
+"""`duewheel recover --from-mirror`: writes the timers that a lost cluster had not delivered to the
+timer topics of this one.
+
+    1. reads the mirrored receipts, and dead letters: the timers that have left (evidence.py)
+    2. reads the mirrored timer topics, one partition at a time, and decides (decisions.py); memory
+       holds the columns of one partition
+    3. reads them again, and sends the records of those that wait as `import` sends a file: each
+       once, over kills, with its position in the state topic (file_import/exactly_once.py)
+
+A second run needs the same mirror: the digest of its lines is in the position.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from duewheel import factory
+from duewheel.api.recovery import MirrorRecovered
+from duewheel.api.requests import TimerFields
+from duewheel.clock import Clock
+from duewheel.config.instants import utc_text
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.topics.topic_reader import TopicReader
+from duewheel.ops.file_import.exactly_once import Choice, import_lines
+from duewheel.ops.recovery.decisions import RecordState, decide
+from duewheel.ops.recovery.evidence import NOTHING, EvidenceReader, records_in
+from duewheel.ops.recovery.mirrored_lines import Lines, Waiting
+from duewheel.ops.recovery.mirrored_rows import MirroredRows, rows_of
+from duewheel.schemas.batches import NEVER, TopicPartition
+
+_STAMPED = "message.timestamp.type"
+_CHANGED = "the mirror or the options have changed since: stop MirrorMaker, and repeat the options"
+
+
+@dataclass
+class _MirrorTally:
+    """The counts and timers of a mirror."""
+
+    waiting: list[Waiting] = field(default_factory=list)
+    states: Counter[RecordState] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    records: int = 0
+    unclear: int = 0
+    assumed: int = 0
+    undecided_ms: list[int] = field(default_factory=list)  # of each partition, the latest due time
+    newest_ms: int | None = None  # timestamp of a record
+
+
+def recover(
+    settings: Settings,
+    clock: Clock,
+    prefix: str,
+    delivered_before_ms: int | None = None,
+    *,
+    dry_run: bool = False,
+    skip_refused: bool = False,
+) -> MirrorRecovered:
+    """Writes the timers that have not left the lost cluster. `prefix` comes before the names of its
+    topics.
+
+    Raises:
+        ConfigError: a mirrored topic is missing, or read by this shard; no receipt decides some
+            timers, and `delivered_before_ms` is None; or the mirror is another one than in an
+            earlier run.
+        KafkaUnavailable: no answer in time.
+        PublishDoubt: a transaction's outcome is unknown. A new run reads it.
+    """
+    partitions = _lost_partitions(settings, prefix)
+    clients = factory.kafka_clients(settings, "consumer")
+    evidence = EvidenceReader([place for place, _ in partitions])
+    for topic, add in _sources(settings, prefix, evidence):
+        with LogReader(clients, [topic]) as reader:
+            add(reader)
+    choice = Choice(f"from-mirror.{prefix}", dry_run, skip_refused)
+    with LogReader(clients, sorted({f"{prefix}{topic}" for (topic, _), _ in partitions})) as reader:
+        found = _find(settings, prefix, partitions, evidence, delivered_before_ms, reader)
+        lines = Lines(reader, found.waiting)
+        sent = import_lines(settings, clock, lines, TimerFields(), choice, otherwise=_CHANGED)
+    return MirrorRecovered(
+        **sent.model_dump(exclude={"name", "read", "cancelled", "refused_first"}),
+        records=found.records,
+        delivered=found.states[RecordState.LEFT],
+        cancelled=found.states[RecordState.CANCELLED],
+        kept_out=found.states[RecordState.KEPT_OUT],
+        copied=found.states[RecordState.COPIED],
+        assumed_delivered=found.assumed,
+        unclear_cancels=found.unclear,
+        left_out=dict(+found.left_out),
+        newest_record_ms=found.newest_ms,
+        newest_receipt_ms=evidence.newest_ms,
+    )
+
+
+def _lost_partitions(settings: Settings, prefix: str) -> list[tuple[TopicPartition, int]]:
+    """The timer partitions of the lost cluster, and the number of them in their topic.
+
+    Raises:
+        ConfigError: one of the timer topics has no mirror, or one from which nothing can be read.
+    """
+    with TopicReader(settings.kafka.client_options("admin")) as topics:
+        mirrors = {
+            name: name.removeprefix(prefix)
+            for name in topics.topic_names()
+            if name.startswith(prefix) and name.removeprefix(prefix) in settings.timer_topics
+        }
+        configs = topics.topic_settings(list(mirrors))
+        counts = topics.partition_counts(list(mirrors))
+    missing = set(settings.timer.topics).difference(mirrors.values())
+    for topic in sorted(missing):
+        raise ConfigError(f"{prefix}{topic}: no such topic, so {topic} has no mirror here")
+    for name in sorted(mirrors):
+        if name in settings.timer_topics:
+            raise ConfigError(f"{name} is a timer topic here: this shard would read the mirror")
+        if configs.get(name, {}).get(_STAMPED) == "LogAppendTime":
+            why = f"{_STAMPED}=LogAppendTime: the times of its records are the mirror's own"
+            raise ConfigError(f"{name} has {why}, so due times are not known")
+    numbered = sorted((topic, name) for name, topic in mirrors.items())
+    return [((topic, n), counts[name]) for topic, name in numbered for n in range(counts[name])]
+
+
+def _sources(
+    settings: Settings, prefix: str, evidence: EvidenceReader
+) -> Iterator[tuple[str, Callable[[LogReader], None]]]:
+    """The mirrored topics that show which timers have left, and how each is read."""
+    receipts = settings.timer.receipts_topic
+    wanted = [f"{prefix}{receipts}", f"{prefix}{settings.dead_letter_topic}"]
+    with TopicReader(settings.kafka.client_options("admin")) as topics:
+        present = {name: each.config for name, each in topics.topics(wanted).items() if each.exists}
+    if receipts is None or wanted[0] not in present:
+        raise ConfigError("what was delivered is not known: there is no mirror of the receipts")
+    yield wanted[0], evidence.add_receipts
+    if "compact" in present[wanted[0]].get("cleanup.policy", ""):
+        evidence.begins_ms = NEVER  # an id that is used again has lost its earlier receipts
+    if wanted[1] in present:
+        yield wanted[1], evidence.add_dead_letters
+
+
+def _find(
+    settings: Settings,
+    prefix: str,
+    partitions: Sequence[tuple[TopicPartition, int]],
+    evidence: EvidenceReader,
+    delivered_before_ms: int | None,
+    reader: LogReader,
+) -> _MirrorTally:
+    """Decides about all partitions, before anything is written.
+
+    Raises:
+        ConfigError: no receipt decides some timers, and `delivered_before_ms` is None.
+    """
+    found, left, bounds = _MirrorTally(), evidence.by_place(), reader.bounds()
+    contract, without = factory.contract(settings), settings.by_topic("receipts")
+    for number, (place, count) in enumerate(partitions):
+        mirror = (f"{prefix}{place[0]}", place[1])
+        parts = records_in(reader, {mirror: bounds[mirror]})
+        rows = MirroredRows.joined(rows_of(each, place, contract, found.left_out) for each in parts)
+        found.records += len(rows)
+        if len(rows):
+            newest_ms = int(rows.timestamp_ms.max())
+            found.newest_ms = max(newest_ms, found.newest_ms or newest_ms)
+        rows = rows.without_repeats()
+        states, unclear = decide(rows, left.get(number, NOTHING))
+        found.unclear += unclear
+        found.states.update({state: int((states == state).sum()) for state in RecordState})
+        begins_ms = NEVER if place[0] in without else evidence.begins_ms
+        undecided = (states == RecordState.WAITING) & ((rows.due_ms < begins_ms) | rows.unclear)
+        if delivered_before_ms is not None:
+            assumed = undecided & (rows.due_ms < delivered_before_ms)
+            found.assumed += int(assumed.sum())
+            states[assumed] = RecordState.LEFT
+        elif undecided.any():
+            found.undecided_ms.append(int(rows.due_ms[undecided].max()))
+        at = np.flatnonzero(states == RecordState.WAITING)
+        columns = rows.offset[at], rows.due_ms[at]
+        found.waiting.append(Waiting(mirror, place[0], count, bounds[mirror], *columns))
+    if found.undecided_ms:
+        latest = utc_text(max(found.undecided_ms))
+        raise ConfigError(
+            f"no receipt decides some timers, the latest due at {latest}, because their topic has "
+            "none, or retention has deleted those of their time: say with --delivered-before until "
+            "when such timers count as delivered"
+        )
+    return found
