@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -33,27 +33,43 @@ _BLOCK_BYTES = 512  # the unit of st_blocks; the file system's own blocks are la
 def examine(settings: Settings) -> Findings:
     """Runs all checks of the data directory, which may not exist yet."""
     data_dir = settings.storage.data_dir.absolute()
-    yield check_file_system(data_dir, _file_system(data_dir))
-    yield _check_file_use(data_dir)
-    if data_dir.exists():
+    wheel = data_dir / timer_wheel.FILE_NAME
+    try:
+        place = _existing(wheel)
+    except OSError as error:  # no other check could tell this directory from its parents
+        yield _not_usable(data_dir, error)
+        return
+    has_wheel = place == wheel
+    folder = data_dir if has_wheel else place
+    yield check_file_system(data_dir, _file_system(folder))
+    yield _check_file_use(data_dir, folder)
+    if folder == data_dir:
         yield check_rights(data_dir)
-    yield _check_space(settings, data_dir)
-    if (data_dir / timer_wheel.FILE_NAME).exists():
-        yield _check_allocated(data_dir / timer_wheel.FILE_NAME)
+    yield _check_space(settings, data_dir, folder, has_wheel=has_wheel)
+    if has_wheel:
+        yield _check_allocated(wheel)
 
 
 def _existing(path: Path) -> Path:
-    """Returns the path or its nearest existing parent."""
-    return next(folder for folder in (path, *path.parents) if folder.exists())
+    """Returns the path or its nearest existing parent.
+
+    Raises:
+        OSError: this user may not look there. `Path.exists` says False of it since Python 3.14.
+    """
+    for place in (path, *path.parents):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            place.stat()
+            return place
+    return Path(path.anchor)
 
 
-def _file_system(path: Path) -> str:
-    """Returns the type of the file system of a path, which may not exist yet."""
-    place = _existing(path).resolve()
+def _file_system(folder: Path) -> str:
+    """Returns the type of a folder's file system."""
+    place = folder.resolve()
     if (kind := fs.copies_on_write(place)) is not None:
         return kind
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
-    return next((mounts[folder] for folder in (place, *place.parents) if folder in mounts), "?")
+    return next(mounts[parent] for parent in (place, *place.parents) if parent in mounts)
 
 
 def check_file_system(path: Path, kind: str) -> DoctorFinding:
@@ -69,12 +85,11 @@ def check_file_system(path: Path, kind: str) -> DoctorFinding:
     return check.ok(kind)
 
 
-def _check_file_use(data_dir: Path) -> DoctorFinding:
+def _check_file_use(data_dir: Path, place: Path) -> DoctorFinding:
     """Allocates, maps, writes and locks a file where the data directory is, or will be."""
     check = Check("data_directory", str(data_dir))
-    parent = _existing(data_dir)
     try:
-        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=place) as folder:
             path = Path(folder) / "trial"
             with closing(fs.NewFile(path, _TRIAL_BYTES)) as new:
                 new.sync()
@@ -91,8 +106,7 @@ def _check_file_use(data_dir: Path) -> DoctorFinding:
             with closing(FileLock(path)) as lock, closing(FileLock(path)) as other:
                 exclusive = lock.try_acquire() and not other.try_acquire()
     except OSError as error:
-        remedy = f"give user {os.getuid()} the right to write there, or set storage.data_dir"
-        return check.error(f"cannot be used: {error}", remedy)
+        return _not_usable(data_dir, error)
     problems = [] if same else ["a read does not return the mapped bytes"]
     problems += [] if whole else ["an allocated file has no blocks"]
     problems += [] if exclusive else ["two holders get the same lock"]
@@ -103,10 +117,19 @@ def _check_file_use(data_dir: Path) -> DoctorFinding:
     return check.ok("allocates, maps and locks")
 
 
+def _not_usable(data_dir: Path, error: OSError) -> DoctorFinding:
+    remedy = f"give user {os.geteuid()} the right to write there, or set storage.data_dir"
+    return Check("data_directory", str(data_dir)).error(f"cannot be used: {error}", remedy)
+
+
 def check_rights(data_dir: Path) -> DoctorFinding:
     """Checks that no other user can read message bodies or the key of copies."""
-    readable = list(fs.HOST_FS.readable_by_others(data_dir))
     check = Check("data_rights", str(data_dir))
+    try:
+        os.scandir(data_dir).close()  # the walk leaves out what it cannot open
+        readable = list(fs.HOST_FS.readable_by_others(data_dir))
+    except OSError as error:
+        return check.warning(f"not checked: {error}", "examine as the user who runs the shard")
     if not readable:
         return check.ok("only its owner can read its files")
     return check.error(
@@ -115,12 +138,13 @@ def check_rights(data_dir: Path) -> DoctorFinding:
     )
 
 
-def _check_space(settings: Settings, data_dir: Path) -> DoctorFinding:
-    ring = settings.wheel.ring * ENTRY_BYTES
-    exists = (data_dir / timer_wheel.FILE_NAME).exists()
-    space = fs.space(_existing(data_dir))
+def _check_space(
+    settings: Settings, data_dir: Path, place: Path, *, has_wheel: bool
+) -> DoctorFinding:
+    ring = 0 if has_wheel else settings.wheel.ring * ENTRY_BYTES
+    space = fs.space(place)
     least = settings.storage.min_free.of(space.total_bytes)
-    return check_space(str(data_dir), space.free_bytes, 0 if exists else ring, least)
+    return check_space(str(data_dir), space.free_bytes, ring, least)
 
 
 def check_space(subject: str, free: int, ring: int, least: int) -> DoctorFinding:

@@ -2,12 +2,13 @@
 
 Invariant: it writes only under the scratch names (scratch.py) and in a temporary folder
 (data_directory.py), and locks or writes nothing of a shard, which may run meanwhile or not exist
-yet. A part that fails becomes one finding, and the next part follows; none does if no broker can be
-reached.
+yet. A part that fails becomes one finding, and the next part follows; no part of the cluster does
+if no broker can be reached.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -51,7 +52,11 @@ def run(settings: Settings, clock: Clock) -> Examined:
 
 def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
     """Runs all parts, and yields their findings; calls `begun` before each part."""
-    parts: Parts = {
+    of_host: Parts = {
+        "data directory": lambda cluster: data_directory.examine(cluster.settings),
+        "host": lambda cluster: host.examine(cluster.settings),
+    }
+    of_cluster: Parts = {
         "brokers": brokers.examine,
         # Before the topics: the first transaction makes Kafka create its own topics.
         "transactions and clocks": _on_scratch_topic,
@@ -59,31 +64,33 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
         "shard": shard.examine,
         "rights": rights.examine,
     }
-    steps = len(parts) + 1
-    begun("host", steps)
-    yield from data_directory.examine(settings)
-    yield from host.examine(settings)
+    steps = len(of_host) + len(of_cluster)
+
+    def of(parts: Parts) -> Findings:
+        for name, part in parts.items():
+            begun(name, steps)
+            yield from guarded(name, cluster, part)
+
     call_s = settings.dequeue.call_deadline.total_seconds()
     with (
         capture_errors() as errors,
         KafkaAdmin(settings.kafka.client_options("admin"), call_s) as admin,
     ):
+        cluster = Cluster(settings, admin, clock)
+        yield from of(of_host)
         try:
             yield from bootstrap.examine(settings)
             try:
                 admin.call("connect", lambda _: None)
             except DuewheelError as error:
                 raise Ended(bootstrap.client_refused(admin.clients, error, errors.text)) from error
-            cluster = Cluster(settings, admin, clock)
-            for name, part in parts.items():
-                begun(name, steps)
-                yield from guarded(name, cluster, part)
+            yield from of(of_cluster)
         except Ended as end:
             yield end.finding
 
 
 def guarded(name: str, cluster: Cluster, part: Callable[[Cluster], Findings]) -> Findings:
-    """Yields a part's findings; a request that fails or does not parse becomes the last one.
+    """Yields a part's findings; what fails in it, or cannot be parsed, becomes the last one.
 
     Raises:
         Ended: as the part.
@@ -96,6 +103,8 @@ def guarded(name: str, cluster: Cluster, part: Callable[[Cluster], Findings]) ->
     except DuewheelError as error:
         remedy = "check the rights of this user, and the log of the brokers"
         yield check.error(str(error), remedy)
+    except OSError as error:
+        yield check.error(str(error), f"check the rights of user {os.geteuid()} on this host")
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
         remedy = "a defect, or an answer that no Apache Kafka from 2.8 on gives: check its version"
         yield check.error(cluster.clients.explain(error), remedy)

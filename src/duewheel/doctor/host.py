@@ -19,9 +19,9 @@ from duewheel.java.find import find_java
 _OPEN_FILES = 4_096
 _JVM_BESIDE_HEAP = 1.3  # bytes of memory that a JVM takes per byte of its heap
 _TASKS_BYTES = 800 << 20  # the Python processes that plan and read took so much on two processors
-# The kernel's adjtimex: its return value for an unsynchronised clock, and the first fields of
+# The kernel's adjtimex: its return values without a kept clock, and the first fields of
 # `struct timex`: modes, offset, freq, maxerror (µs), esterror, status.
-_UNSYNCHRONISED = 5
+_UNREPORTED, _UNSYNCHRONISED = -1, 5
 _TIMEX = struct.Struct("=i4xqqqqi")
 _TIMEX_BYTES = 208
 
@@ -78,12 +78,10 @@ def _check_clock() -> DoctorFinding:
     """Checks the clock's synchronisation, as NTP services report it to the kernel."""
     buffer = ctypes.create_string_buffer(_TIMEX_BYTES)
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)  # not every C library has it
-    answer = -1 if adjtimex is None else adjtimex(buffer)
+    answer = _UNREPORTED if adjtimex is None else adjtimex(buffer)
     _, _, _, error_us, _, _ = _TIMEX.unpack_from(buffer)
     check = Check("clock_kept", "host")
-    if answer < 0:
-        return check.ok("the kernel does not report it here")
-    if answer == _UNSYNCHRONISED:
+    if answer in (_UNREPORTED, _UNSYNCHRONISED):
         return check.warning(
             "the kernel reports no synchronisation of the clock",
             "run NTP: systemctl enable --now chrony (or systemd-timesyncd)",

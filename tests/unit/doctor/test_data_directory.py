@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.harness.config_file import small_settings
 
 from duewheel.doctor import data_directory
+
+NOBODY = 65534
+
+
+@contextmanager
+def no_rights_on(folder: Path) -> Iterator[None]:
+    """A folder without rights for this user: root takes another user's place."""
+    usual = os.geteuid()
+    folder.chmod(0)
+    if usual == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(usual)
+        folder.chmod(0o700)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +56,33 @@ def test_room_for_the_wheel_and_for_timers() -> None:
     assert "leaves 256 (storage.min_free), the wheel takes 134" in (
         data_directory.check_space("d", ring, ring, least).found
     )
+
+
+def test_a_directory_below_a_closed_folder_is_one_error(tmp_path: Path) -> None:
+    with no_rights_on(tmp_path):
+        (finding,) = data_directory.examine(small_settings(tmp_path / "data"))
+    assert (finding.code, finding.severity) == ("data_directory", "error")
+    assert "Permission denied" in finding.found
+    assert finding.remedy.startswith("give user ")
+
+
+def test_rights_are_not_found_right_where_nobody_could_look(tmp_path: Path) -> None:
+    with no_rights_on(tmp_path):
+        finding = data_directory.check_rights(tmp_path)
+    assert (finding.code, finding.severity) == ("data_rights", "warning")
+    assert finding.found.startswith("not checked: ")
+
+
+def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    found = list(data_directory.examine(small_settings(tmp_path / "data")))
+    severity = {finding.code: finding.severity for finding in found}
+    assert severity["data_directory"] == "error"
+    assert severity["data_rights"] == "warning"
+
+
+def test_a_directory_to_come_is_examined_in_its_nearest_parent(tmp_path: Path) -> None:
+    found = list(data_directory.examine(small_settings(tmp_path / "far" / "data")))
+    assert [finding.code for finding in found] == ["file_system", "data_directory", "disk_space"]
+    assert found[1].severity == "ok"
+    assert list(tmp_path.iterdir()) == []

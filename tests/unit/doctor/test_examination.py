@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from tests.harness.config_file import small_settings
@@ -13,17 +14,22 @@ from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import KafkaSection
 from duewheel.config.settings import load
 from duewheel.dev.listeners import HOST, free_ports
-from duewheel.doctor import examination
+from duewheel.doctor import examination, host
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.topics.admin import KafkaAdmin
 
 
+def refused() -> NoReturn:
+    raise PermissionError(13, "denied", "/usr/lib/jvm")
+
+
 @pytest.mark.parametrize(
     ("error", "reason", "cause"),
     [
         (KeyError("hunter2"), "KeyError: '***'", "an answer that no Apache Kafka"),
+        (PermissionError(13, "denied", "/data"), "[Errno 13] denied: '/data'", "rights of user"),
         (KafkaUnavailable("no answer within 30 s"), "no answer within 30 s", "log of the brokers"),
     ],
 )
@@ -41,13 +47,18 @@ def test_a_part_that_fails_is_one_finding(error: Exception, reason: str, cause: 
     assert cause in second.remedy
 
 
-def test_without_a_server_the_examination_ends_with_the_reason(tmp_path: Path) -> None:
+def test_without_a_server_the_examination_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "find_java", refused)
     (port,) = free_ports(1)
     settings = small_settings(tmp_path)
     servers = KafkaSection(bootstrap_servers=(f"{HOST}:{port}",))
     away = settings.model_copy(update={"kafka": servers})
     begun: list[str] = []
     found = list(examination.examine(away, SystemClock(), lambda part, _: begun.append(part)))
-    assert begun == ["host"]
+    assert begun == ["data directory", "host"]
     assert (found[-1].code, found[-1].severity) == (UNREACHABLE, "error")
-    assert {finding.code for finding in found[:-1]}.isdisjoint({UNREACHABLE, "not_examined"})
+    assert UNREACHABLE not in {finding.code for finding in found[:-1]}
+    (failed,) = [finding for finding in found if finding.code == "not_examined"]
+    assert (failed.subject, failed.severity) == ("host", "error")
