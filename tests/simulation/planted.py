@@ -548,14 +548,14 @@ PLANTED = {
     "read-from-c": Planted(
         "2",
         "a lost directory is read again from C on",
-        "wheel/recovery/rebuild.py",
+        "wheel/recovery/first_offsets.py",
         "                offsets[part.delivered_slot].get(p, part.delivered_mark),\n",
         "",
     ),
     "read-from-r": Planted(
         "2",
         "a lost directory is read again from the time of R on",
-        "wheel/recovery/rebuild.py",
+        "wheel/recovery/first_offsets.py",
         "slot * config.precision_ms - reach_ms",
         "slot * config.precision_ms",
         seed=32,

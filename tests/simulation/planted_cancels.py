@@ -329,7 +329,7 @@ CANCELS = {
     "answer-not-read-again": Planted(
         "9",
         "a cancel without a reply is not read again once nothing of its time is pending",
-        "wheel/recovery/rebuild.py",
+        "wheel/recovery/first_offsets.py",
         "                part.replied_below,\n            ),\n            epochs",
         "            ),\n            epochs",
         test=CASES + "test_a_cancel_without_a_reply_is_read_again_from_there",

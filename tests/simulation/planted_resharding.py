@@ -19,7 +19,7 @@ RECORDS = "checkpoints/reshard_records.py"
 PROGRESS = "checkpoints/progress.py"
 OWNERSHIP = "checkpoints/ownership.py"
 RECOVERY = "wheel/recovery/kept_files.py"
-RECOVERING = "wheel/recovery/rebuild.py"
+FIRST_OFFSETS = "wheel/recovery/first_offsets.py"
 
 DEALT = "unit/wheel/recovery/test_resharding.py::"
 
@@ -79,7 +79,7 @@ RESHARDING = {
     "reshard-ahead-read": Planted(
         "2",
         "a partition that is behind is read again from where another one stands",
-        RECOVERING,
+        FIRST_OFFSETS,
         "offsets = {slot: offsets_at(slot * config",
         "offsets = {slot: offsets_at(max(slots) * config",
         test=DEALT + "test_each_partition_is_read_again_from_its_own_r",

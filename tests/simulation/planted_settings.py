@@ -76,7 +76,7 @@ SETTINGS = {
     "newest-window": Planted(
         "2",
         "reading again starts by the window of the newest epoch",
-        "wheel/recovery/rebuild.py",
+        "wheel/recovery/first_offsets.py",
         "reach_ms = epochs.longest_window_ms",
         "reach_ms = epochs.newest.window_ms",
         test="unit/checkpoints/test_config_epochs.py::test_reading_starts_by_the_longest_window_of_all_epochs",

@@ -32,8 +32,8 @@ from duewheel.schemas.partition_names import partition_name
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.doubt_resolution import CommitOutcome, Ledger
 from duewheel.wheel.publisher_protocol import Publisher
+from duewheel.wheel.recovery.first_offsets import OffsetsAt, first_marks
 from duewheel.wheel.recovery.kept_files import decide
-from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
@@ -78,7 +78,6 @@ def plan(
 
     Args:
         committed: the newest progress in Kafka.
-        offsets_at: as for `apply_recovery` in wheel/recovery/rebuild.py.
         rotation: None: the keys of copies stay.
         runs: dequeue runs, and decides itself whether the directory is whole.
 

@@ -13,7 +13,7 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.partition_names import partition_name
 from duewheel.wheel.admin.change_settings import require_owned, taken_until
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.recovery.rebuild import OffsetsAt, first_marks
+from duewheel.wheel.recovery.first_offsets import OffsetsAt, first_marks
 from duewheel.wheel.slots import WheelConfig
 
 SKIPPED_MAX = 100  # each is in every commit of the progress

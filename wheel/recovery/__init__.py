@@ -1,1 +1,1 @@
-"""A start: `decision` which files are kept, `startup` of dequeue, `rebuild` of the others."""
+"""A start: `kept_files` and `first_offsets` decide, `startup` of dequeue, `rebuild` of the rest."""

@@ -2,8 +2,7 @@
 
 Dequeue compares Kafka's progress with the local files, decides, and writes the *recovery record*. A
 starting ingest waits for the record of the running dequeue, and applies it before Spark starts
-(rebuild.py, which also decides from which offsets Kafka is read again if no file is kept:
-`first_marks`).
+(rebuild.py); first_offsets.py has the offsets from which Kafka is read then.
 
     intact      all files are whole, after a kill or a clean stop: no recovery
     new         the first start of a shard

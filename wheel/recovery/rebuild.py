@@ -16,7 +16,7 @@ of the decision. `place_replayed` places the rows that are read again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -28,15 +28,14 @@ from duewheel.checkpoints.local_state import Keep, RecoveryRecord, dequeue_has_d
 from duewheel.checkpoints.progress import Progress
 from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.schemas.partition_names import by_name
-from duewheel.wheel.slots import WheelConfig, hour_of
+from duewheel.wheel.recovery.first_offsets import OffsetsAt, kept_commit, start_marks
+from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.data_directory import LOCK_DEADLINE_S, DataDirectory
 from duewheel.wheel.storage.findings import Finding
 from duewheel.wheel.storage.full_check import check_hour, check_segment
 
 log = structlog.get_logger(__name__)
-
-OffsetsAt = Callable[[int], Marks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,7 @@ def apply_recovery(
     directory: DataDirectory, record: RecoveryRecord, offsets_at: OffsetsAt
 ) -> Recovered | None:
     """Applies the record of the running dequeue, unless it was applied before; returns None if no
-    recovery was necessary. `offsets_at` returns the first offset of each timer partition whose
-    timestamp is a time, in epoch ms, or later; it may lack partitions without one.
+    recovery was necessary.
 
     Raises:
         RecoveryPending: that dequeue has ended, perhaps before its decision was complete.
@@ -71,17 +69,17 @@ def apply_recovery(
     progress = mirror.progress
     r = max(progress.delivered_slot, close.lower)
     directory.topics.cut_damaged()
-    kept = _kept(directory, record.keep)
+    kept = kept_commit(record.keep, state.commit, lambda: _readable_durable(directory))
     # Before the rebuild, which links up to there: slots above would have entries that no reader
     # expects.
     state.set_linked(directory.timeline.reach(close.lower))
     records = _rebuild(directory, kept, r) if kept else None
-    if kept is None or records is None:
-        marks = first_marks(directory.config, progress, offsets_at)
+    marks = start_marks(None if records is None else kept, directory.config, progress, offsets_at)
+    if records is None:
         _discard_all(directory, marks, r, progress)
         recovered = Recovered(Keep.NOTHING, 0, marks)
     else:
-        recovered = Recovered(record.keep, records, kept.marks)
+        recovered = Recovered(record.keep, records, marks)
     state.set_recovered(record.generation)
     log.info(
         "recovered",
@@ -94,29 +92,12 @@ def apply_recovery(
     return recovered
 
 
-def _kept(directory: DataDirectory, keep: Keep) -> Commit | None:
-    """Returns the commit page of the kept files; None if no file is kept."""
-    if keep is Keep.ALL:
-        return directory.state.commit()
-    if keep is Keep.NOTHING:
-        return None
+def _readable_durable(directory: DataDirectory) -> Durable | None:
     try:
-        durable = Durable.read(directory.path)
+        return Durable.read(directory.path)
     except CorruptFile as error:
         log.warning("the durable checkpoint cannot be read", reason=str(error))
         return None
-    if durable is None:
-        return None
-    hours = {h: HourLengths.applied(lengths) for h, lengths in durable.hours.items()}
-    return Commit(
-        durable.batch,
-        durable.marks,
-        hours,
-        durable.placed,
-        durable.topic_ids,
-        durable.topics,
-        durable.cancels,
-    )
 
 
 # ---- keeping files -----------------------------------------------------------------------------
@@ -222,29 +203,6 @@ def _verify(
 
 
 # ---- keeping nothing ---------------------------------------------------------------------------
-
-
-def first_marks(config: WheelConfig, progress: Progress, offsets_at: OffsetsAt) -> Marks:
-    """Returns for each partition an offset without pending rows below: these are done, or older
-    than any pending message can be. Not below the first epoch that is kept: its settings decide the
-    outcome of a row.
-    """
-    epochs = progress.epochs
-    reach_ms = epochs.longest_window_ms + config.margin_ms
-    slots = {part.delivered_slot for part in progress.partitions.values()}
-    offsets = {slot: offsets_at(slot * config.precision_ms - reach_ms) for slot in slots}
-    return {
-        p: max(
-            min(
-                part.delivered_mark,
-                offsets[part.delivered_slot].get(p, part.delivered_mark),
-                part.replied_below,
-            ),
-            epochs.begins_at(p),
-        )
-        for p, part in progress.partitions.items()
-        if p[0] in progress.topics
-    }
 
 
 def _discard_all(directory: DataDirectory, marks: Marks, r: int, progress: Progress) -> None:

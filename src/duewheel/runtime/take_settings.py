@@ -32,7 +32,7 @@ from duewheel.errors import ConfigError, CorruptFile, RecoveryRefused
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.schemas.partition_names import by_name
 from duewheel.wheel.admin.change_settings import take
-from duewheel.wheel.recovery.rebuild import OffsetsAt
+from duewheel.wheel.recovery.first_offsets import OffsetsAt
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,8 @@ from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Publisher
-from duewheel.wheel.recovery.rebuild import OffsetsAt, apply_recovery
+from duewheel.wheel.recovery.first_offsets import OffsetsAt
+from duewheel.wheel.recovery.rebuild import apply_recovery
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -25,7 +25,7 @@ from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
 from duewheel.wheel.dequeue.requeue import rolled_copies
-from duewheel.wheel.recovery.rebuild import first_marks
+from duewheel.wheel.recovery.first_offsets import first_marks
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import WheelConfig, slot_of
 

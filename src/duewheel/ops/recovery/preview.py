@@ -41,8 +41,8 @@ from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.partition_names import by_name, partition_name
 from duewheel.schemas.request.parser import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
+from duewheel.wheel.recovery.first_offsets import kept_commit, start_marks
 from duewheel.wheel.recovery.kept_files import Decision, decide
-from duewheel.wheel.recovery.rebuild import first_marks
 from duewheel.wheel.recovery.startup import NO_PROGRESS
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.roll_rule import requested_slots
@@ -75,7 +75,11 @@ def preview_start(settings: Settings) -> StartPreview:
             starts = _starts_of_new_shard(settings, admin, local)
             return _preview("new", Keep.NOTHING, starts, Reread(), begun_s)
         decision = _decide(settings, progress, local)
-        starts = _starts(settings, admin, progress, local, decision)
+        kept = kept_commit(decision.keep, lambda: local.commit, lambda: local.durable)
+        topics = sorted(progress.topics)
+        starts = start_marks(
+            kept, settings.wheel, progress, lambda ms: admin.offsets_at(topics, ms)
+        )
         reread = _classify_rows(settings, admin, progress, starts, decision.close.marks)
     return _preview(decision.case, decision.keep, starts, reread, begun_s)
 
@@ -135,19 +139,6 @@ def _decide(settings: Settings, progress: Progress, local: Local) -> Decision:
             silent_s=settings.shard.take_over_after.total_seconds(),
         )
     return decide(progress, local)
-
-
-def _starts(
-    settings: Settings, admin: KafkaAdmin, progress: Progress, local: Local, decision: Decision
-) -> Marks:
-    """Returns the start offsets of ingest."""
-    if decision.keep is Keep.ALL:
-        return local.commit.marks
-    if decision.keep is Keep.DURABLE:
-        assert local.durable is not None, "DURABLE is decided only with a durable checkpoint"
-        return local.durable.marks
-    topics = sorted(progress.topics)
-    return first_marks(settings.wheel, progress, lambda ms: admin.offsets_at(topics, ms))
 
 
 # ---- the messages that come again ---------------------------------------------------------------

@@ -30,7 +30,7 @@ from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.wheel.admin import accept_loss
 from duewheel.wheel.admin.accept_loss import KafkaTopics, Loss, accept, losses
-from duewheel.wheel.recovery.rebuild import first_marks
+from duewheel.wheel.recovery.first_offsets import first_marks
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory
 

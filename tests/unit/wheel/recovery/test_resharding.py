@@ -39,7 +39,7 @@ from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.standby import Follower
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Seen
-from duewheel.wheel.recovery.rebuild import first_marks
+from duewheel.wheel.recovery.first_offsets import first_marks
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 
