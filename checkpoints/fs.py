@@ -12,7 +12,7 @@ import mmap
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -337,17 +337,23 @@ def read_into(fd: int, target: memoryview, offset: int, path: Path) -> None:
         offset += count
 
 
-class Space(NamedTuple):
-    """The free bytes of a file system for a user, and its total bytes."""
+class Room(NamedTuple):
+    """The free bytes of a file system for a user, and those that ingest leaves free."""
 
     free_bytes: int
-    total_bytes: int
+    min_free_bytes: int
 
+    @classmethod
+    def of(cls, directory: Path, min_free_of: Callable[[int], int] = lambda _: 0) -> Room:
+        """Reads the room of a directory's file system; `min_free_of` gets its total bytes."""
+        stat = os.statvfs(directory)
+        total_bytes = stat.f_blocks * stat.f_frsize
+        return cls(stat.f_bavail * stat.f_frsize, min_free_of(total_bytes))
 
-def space(directory: Path) -> Space:
-    """Reads the space of a directory's file system."""
-    stat = os.statvfs(directory)
-    return Space(stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
+    @property
+    def left_bytes(self) -> int:
+        """The bytes that ingest may write; below 0 the disk is nearly full."""
+        return self.free_bytes - self.min_free_bytes
 
 
 # File systems that do not write in place, by the magic number of their superblock. Each store takes

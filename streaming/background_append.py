@@ -1,10 +1,9 @@
 """Appends one batch in a thread while Spark's tasks read the next.
 
-`put` waits for the batch before, and returns while its own is appended: there are never more than
-two batches in memory. Spark takes a batch as finished when `put` returns, so a kill leaves Spark's
-checkpoint ahead of the engine's marks; the next start then reads from the marks
-(spark_checkpoint.py). An error stays: it is raised by every later `put`, because the batches after
-the failed one must not be appended.
+`put` waits for the batch before, and returns while its own is appended. Spark takes a batch as
+finished when `put` returns, so a kill leaves Spark's checkpoint ahead of the engine's marks; the
+next start then reads from the marks (spark_checkpoint.py). An error stays: it is raised by every
+later `put`, because the batches after the failed one must not be appended.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ import threading
 from collections.abc import Callable
 
 from duewheel.threads import Worker
+
+BATCHES_IN_MEMORY = 2  # one is appended, the next is read or waits in `put`
 
 
 class StoppedWaitingError(Exception):

@@ -12,11 +12,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.checkpoints.fs import Space
+from duewheel.checkpoints.fs import Room
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import lengths
@@ -26,27 +25,13 @@ _MORE = 10  # after a wait a tenth of the minimum must be free beside it
 _WRITTEN = 2  # times at most: rows of slots that close meanwhile are written again
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Bytes of the data directory's file system: those free, and those that must stay free."""
-
-    free_bytes: int
-    min_free_bytes: int
-
-
 class DiskGuard:
-    """Checks the space before each batch. `min_free_bytes` returns how much of the space must stay
-    free; `must_take`, whether delivery waits for ingest. Thread-safe: it changes nothing.
+    """Checks the room before each batch. `must_take` returns whether delivery waits for ingest.
+    Thread-safe: it changes nothing.
     """
 
-    def __init__(
-        self,
-        space: Callable[[], Space],
-        min_free_bytes: Callable[[Space], int],
-        must_take: Callable[[], bool],
-    ) -> None:
-        self._space = space
-        self._min_free_bytes = min_free_bytes
+    def __init__(self, room: Callable[[], Room], must_take: Callable[[], bool]) -> None:
+        self.room = room
         self._must_take = must_take
 
     def rows(self, row_bytes: Int64, *, waited: bool) -> int:
@@ -54,13 +39,9 @@ class DiskGuard:
         the bytes that each row writes; `waited`: the last check has allowed no row.
         """
         room = self.room()
-        wanted = room.min_free_bytes + waited * room.min_free_bytes // _MORE
-        fit = int(np.searchsorted(np.cumsum(row_bytes), room.free_bytes - wanted, "right"))
+        left = room.left_bytes - waited * room.min_free_bytes // _MORE
+        fit = int(np.searchsorted(np.cumsum(row_bytes), left, "right"))
         return len(row_bytes) if fit < len(row_bytes) and self._must_take() else fit
-
-    def room(self) -> Room:
-        space = self._space()
-        return Room(space.free_bytes, self._min_free_bytes(space))
 
 
 def written_bytes(batch: TimerBatch) -> Int64:

@@ -21,6 +21,8 @@ from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.encoded import Aside, Encoded, Part
 
+TRANSACTIONS_IN_FLIGHT = 1  # Kafka has no second one open under a transactional id
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:

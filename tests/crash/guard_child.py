@@ -32,7 +32,7 @@ from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 from tests.harness.timer_rows import timer_batch as small_batch
 from tests.harness.timer_shard import TimerShard
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import Room
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary
@@ -92,18 +92,18 @@ def scenario(folder: Path, count: int) -> dict[str, object]:
             shard.dequeue.tick()
 
     clock.meanwhile = deliver
-    space = partial(fs.space, shard.path)
+    room = partial(Room.of, shard.path, lambda _: MIN_FREE)
     taker = BatchTaker(
         engine,
         GapWatch(lambda _topics: {}, clock),
         clock,
         paused=lambda: False,
-        guard=DiskGuard(space, lambda _: MIN_FREE, lambda: False),
+        guard=DiskGuard(room, lambda: False),
     )
     free, begin_ms = [], clock.now_ms()
     for first in range(0, TIMERS, count):
         taker.take(batch(first, count, begin_ms), {(TIMER_TOPIC, 0): first + count})
-        free.append(space().free_bytes)
+        free.append(room().free_bytes)
     waits = clock.waits
     for _ in range(TIMERS // AN_HOUR + 4):
         clock.sleep(0)

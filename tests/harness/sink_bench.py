@@ -12,7 +12,7 @@ import pyarrow as pa
 from tests.harness.source_table import HEADERS, read_records
 from tests.harness.timer_rows import suite_parameters
 
-from duewheel.checkpoints.fs import Space
+from duewheel.checkpoints.fs import Room
 from duewheel.errors import KafkaUnavailable
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import TimerBatch, TopicPartition
@@ -127,7 +127,7 @@ class SinkBench:
             self.gaps,
             self.clock,
             paused=self.paused,
-            guard=DiskGuard(lambda: self.space, lambda _: MIN_FREE, lambda: self.must_take),
+            guard=DiskGuard(lambda: Room(self.free_bytes, MIN_FREE), lambda: self.must_take),
         )
         self.early_ends: Marks = {}  # of the next batch
         self.added_messages: dict[str, int] = {}  # likewise
@@ -137,7 +137,7 @@ class SinkBench:
             checkpoint,
             EarlyEnds(checkpoint),
         )
-        self.space = Space(1 << 30, 1 << 30)
+        self.free_bytes = 1 << 30
         self.must_take = False
         self.pauses = 0
 

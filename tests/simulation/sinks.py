@@ -18,7 +18,7 @@ from tests.simulation.timers import Copy, batch_of
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import Epoch, Epochs
-from duewheel.checkpoints.fs import Space
+from duewheel.checkpoints.fs import Room
 from duewheel.clock import Clock
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.headers import USERS, forged_rows, header_groups, read_headers
@@ -90,5 +90,5 @@ def taker_of(engine: Engine, kafka: Kafka, clock: Clock) -> BatchTaker:
         GapWatch(log_starts, clock),
         clock,
         paused=lambda: False,
-        guard=DiskGuard(lambda: Space(1 << 60, 1 << 60), lambda _: 0, lambda: False),
+        guard=DiskGuard(lambda: Room(1 << 60, 0), lambda: False),
     )

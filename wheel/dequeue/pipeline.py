@@ -11,10 +11,9 @@
     leave out  drops rows that a policy drops; a firing, not the copy that follows it
     prepare    encodes the rows before the transaction                      (publisher_protocol.py)
 
-Invariant: at most two chunks have their messages in memory. Each queue has at most the records and
-stored bytes of one chunk; a stage that runs ahead waits. Messages are read only when the second
-queue has room for the result: one chunk is published, the next is prepared or waits. With a third
-chunk memory was close to 200 MB.
+Invariant: at most CHUNKS_IN_MEMORY chunks have their messages in memory. Each queue has at most the
+records and stored bytes of one chunk; a stage that runs ahead waits. Messages are read only when
+the second queue has room for the result.
 
 A range of one chunk, the usual case, passes through both stages in the caller's thread. A chunk
 whose transaction exceeded its deadline is split, and so are the chunks after it. A transaction
@@ -56,6 +55,10 @@ from duewheel.wheel.policies.policy import DueRows, RateQueue, postponed
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.storage.byte_layouts import is_cancelled
 from duewheel.wheel.storage.data_directory import DataDirectory
+
+QUEUES = 2  # one after each stage
+# One is published, the next is prepared or waits. With a third, memory was close to 200 MB.
+CHUNKS_IN_MEMORY = 2
 
 
 @dataclass(frozen=True, slots=True)

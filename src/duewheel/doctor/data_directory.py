@@ -142,18 +142,15 @@ def _check_space(
     settings: Settings, data_dir: Path, place: Path, *, has_wheel: bool
 ) -> DoctorFinding:
     ring = 0 if has_wheel else settings.wheel.ring * ENTRY_BYTES
-    space = fs.space(place)
-    least = settings.storage.min_free.of(space.total_bytes)
-    return check_space(str(data_dir), space.free_bytes, ring, least)
+    room = fs.Room.of(place, settings.storage.min_free.of)
+    return check_space(str(data_dir), room, ring)
 
 
-def check_space(subject: str, free: int, ring: int, least: int) -> DoctorFinding:
-    """Checks the room for timers, and for the bytes that the wheel will take (`ring`); ingest takes
-    nothing below `least` free bytes.
-    """
-    text = f"{free >> 20} MiB free, ingest leaves {least >> 20} (storage.min_free)"
-    text += f", the wheel takes {ring >> 20}" if ring else ""
-    left = free - ring - least
+def check_space(subject: str, room: fs.Room, ring: int) -> DoctorFinding:
+    """Checks the room for timers, and for the bytes that the wheel will take (`ring`)."""
+    text = f"{room.free_bytes >> 20} MiB free, ingest leaves {room.min_free_bytes >> 20}"
+    text += " (storage.min_free)" + (f", the wheel takes {ring >> 20}" if ring else "")
+    left = room.left_bytes - ring
     return Check("disk_space", subject).of(
         "error" if left < 0 else "warning" if left < _ROOM_BYTES else "ok",
         text,

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from duewheel.api.reasons import REASONS
 from duewheel.api.shard import DiskView, QuotaView, RateView, TimerTopicsView, by_partition
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.fs import Room
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
@@ -83,9 +83,5 @@ class ConfiguredFacts(ShardFacts):
 
     @cached_property
     def disk(self) -> DiskView:
-        space = fs.space(self.path)
-        return DiskView(
-            free_bytes=space.free_bytes,
-            min_free_bytes=self.settings.storage.min_free.of(space.total_bytes),
-            rows_without_room=self.rows_without_room,
-        )
+        room = Room.of(self.path, self.settings.storage.min_free.of)
+        return DiskView(**room._asdict(), rows_without_room=self.rows_without_room)

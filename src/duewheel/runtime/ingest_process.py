@@ -33,8 +33,8 @@ import structlog
 from duewheel import factory
 from duewheel.audit.history import AuditHistory
 from duewheel.backoff import Backoff
-from duewheel.checkpoints import fs
 from duewheel.checkpoints.commit_and_close_pages import Marks
+from duewheel.checkpoints.fs import Room
 from duewheel.checkpoints.local_state import RecoveryRecord, dequeue_has_decided, read_local_state
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
@@ -392,10 +392,9 @@ def _restart_on_topic_change(watch: TopicWatch) -> Iterator[None]:
 
 
 def _guard(settings: Settings, directory: DataDirectory) -> DiskGuard:
-    state, min_free = directory.state, settings.storage.min_free
+    state = directory.state
     return DiskGuard(
-        partial(fs.space, directory.path),
-        lambda space: min_free.of(space.total_bytes),
+        partial(Room.of, directory.path, settings.storage.min_free.of),
         lambda: not state.standby and recovering(state) is not None,
     )
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.harness.config_file import small_settings
 
+from duewheel.api.examination import DoctorFinding
+from duewheel.checkpoints.fs import Room
 from duewheel.doctor import data_directory
 
 NOBODY = 65534
@@ -48,14 +50,14 @@ def test_file_systems(kind: str, severity: str) -> None:
 
 def test_room_for_the_wheel_and_for_timers() -> None:
     ring, least, room = 134 << 20, 256 << 20, 2 << 30
-    assert data_directory.check_space("d", ring + least + room, ring, least).severity == "ok"
-    assert (
-        data_directory.check_space("d", ring + least + room - 1, ring, least).severity == "warning"
-    )
-    assert data_directory.check_space("d", ring + least - 1, ring, least).severity == "error"
-    assert "leaves 256 (storage.min_free), the wheel takes 134" in (
-        data_directory.check_space("d", ring, ring, least).found
-    )
+
+    def found(free: int) -> DoctorFinding:
+        return data_directory.check_space("d", Room(free, least), ring)
+
+    assert found(ring + least + room).severity == "ok"
+    assert found(ring + least + room - 1).severity == "warning"
+    assert found(ring + least - 1).severity == "error"
+    assert "leaves 256 (storage.min_free), the wheel takes 134" in found(ring).found
 
 
 def test_a_directory_below_a_closed_folder_is_one_error(tmp_path: Path) -> None:

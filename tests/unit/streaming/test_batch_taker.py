@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from tests.harness.sink_bench import A0, A1, B0, MIN_FREE, SCHEMA, WRITTEN, Marks, SinkBench, table
 from tests.harness.source_table import HEADERS
 
-from duewheel.checkpoints.fs import Space
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TimerBatch, TopicPartition
 from duewheel.streaming import batch_taker
@@ -110,13 +109,13 @@ def test_a_paused_sink_can_be_stopped() -> None:
 
 def test_a_pause_that_begins_while_a_batch_waits_for_room_holds() -> None:
     bench = SinkBench({A0: 0})
-    bench.space = Space(0, 1 << 30)
+    bench.free_bytes = 0
     taken: list[Any] = []
 
     def slept(seconds: float) -> None:
         assert seconds == WAIT_S
         if not taken:
-            bench.space, bench.pauses = Space(1 << 30, 1 << 30), 3
+            bench.free_bytes, bench.pauses = 1 << 30, 3
         taken.append(list(bench.engine.taken))
 
     bench.clock.sleep = slept  # type: ignore[method-assign]
@@ -153,12 +152,12 @@ def test_a_batch_that_the_disk_has_no_room_for_comes_in_parts() -> None:
     def emptied(seconds: float) -> None:
         assert seconds == WAIT_S
         parts.append((len(bench.engine.taken), dict(bench.engine.marks)))
-        bench.space = Space(MIN_FREE * 11 // 10 + 2 * each, 1 << 30)
+        bench.free_bytes = MIN_FREE * 11 // 10 + 2 * each
 
     def filled() -> None:
-        bench.space = Space(MIN_FREE, 1 << 30)
+        bench.free_bytes = MIN_FREE
 
-    bench.space = Space(MIN_FREE + 3 * each - 1, 1 << 30)
+    bench.free_bytes = MIN_FREE + 3 * each - 1
     bench.engine.appended = filled
     bench.clock.sleep = emptied  # type: ignore[method-assign]
     bench.take(rows, {A0: 3, A1: 9})
@@ -230,10 +229,10 @@ def test_a_batch_waits_until_the_disk_has_room_for_it_and_some_more() -> None:
         waits.append(free_bytes)
         assert bench.sink.statistics.rows_without_room == 2
         free_bytes += 1_000
-        bench.space = Space(free_bytes, 1 << 30)
+        bench.free_bytes = free_bytes
         bench.clock.set(bench.clock.now_ms() + 20_000)
 
-    bench.space = Space(free_bytes, 1 << 30)
+    bench.free_bytes = free_bytes
     bench.clock.sleep = slept  # type: ignore[method-assign]
     with capture_logs() as lines:
         bench.take(rows, {A0: 2})
@@ -248,22 +247,22 @@ def test_a_batch_waits_until_the_disk_has_room_for_it_and_some_more() -> None:
 def test_what_a_batch_writes_counts_before_it_is_taken() -> None:
     bench = SinkBench({A0: 0})
     needed = 2 * (52 + PREFIX_BYTES)  # of two rows, at least; each may be written twice
-    bench.space = Space(MIN_FREE + needed, 1 << 30)
+    bench.free_bytes = MIN_FREE + needed
     bench.sink.stop()
     with pytest.raises(StoppedWaitingError, match="disk"):
         bench.take(table((A0, 0), (A0, 1)), {A0: 2})
     bench.sink.resume()
-    bench.space = Space(MIN_FREE + 3 * needed, 1 << 30)
+    bench.free_bytes = MIN_FREE + 3 * needed
     bench.take(table((A0, 0), (A0, 1)), {A0: 2})
     assert len(bench.engine.taken) == 2
-    bench.space = Space(0, 1 << 30)
+    bench.free_bytes = 0
     bench.take(SCHEMA.empty_table(), {A0: 3})
     assert bench.engine.marks == {A0: 3}, "what writes nothing waits for nothing"
 
 
 def test_what_delivery_waits_for_is_taken_on_a_full_disk_too() -> None:
     bench = SinkBench({A0: 0})
-    bench.space, bench.must_take = Space(0, 1 << 30), True
+    bench.free_bytes, bench.must_take = 0, True
     bench.take(table((A0, 0)), {A0: 1})
     assert bench.engine.taken == [(A0, 0)]
 

@@ -33,7 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
-from duewheel.checkpoints.fs import HOST_FS, FileSystem, NewFile, space
+from duewheel.checkpoints.fs import HOST_FS, FileSystem, NewFile, Room
 from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.storage.byte_layouts import (
@@ -121,7 +121,7 @@ class TimerWheel:
             DiskFull: the file system has too little room.
         """
         size = ring * ENTRY_BYTES
-        free = space(path.parent).free_bytes
+        free = Room.of(path.parent).free_bytes
         try:
             new = NewFile(path, size, fs)
         except OSError as error:

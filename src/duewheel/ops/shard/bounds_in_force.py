@@ -19,9 +19,12 @@ from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
 from duewheel.runtime.readiness import ReadyBounds
 from duewheel.schemas.header_names import RECURRING_BYTES_MAX, RECURRING_HEADERS_MAX
+from duewheel.streaming.background_append import BATCHES_IN_MEMORY
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
 from duewheel.wheel import dequeue_config
 from duewheel.wheel.admin.skip_records import SKIPPED_MAX
+from duewheel.wheel.dequeue.pipeline import CHUNKS_IN_MEMORY, QUEUES
+from duewheel.wheel.publisher_protocol import TRANSACTIONS_IN_FLIGHT
 from duewheel.wheel.storage.timelines.chain_ends import INDEX_BYTES
 
 FIXED = "fixed"
@@ -35,7 +38,7 @@ def bounds_in_force(settings: Settings) -> dict[str, BoundInForce]:
     return {
         **_of_ingest(settings),
         **_of_dequeue(settings),
-        "transactions_in_flight": _fixed(1),
+        "transactions_in_flight": _fixed(TRANSACTIONS_IN_FLIGHT),
         "transaction_records": set_by("dequeue.chunk_records"),
         "transaction_bytes": set_by("dequeue.chunk_bytes"),
         "transaction_partitions": _fixed(dequeue_config.PARTITIONS_MAX),
@@ -66,7 +69,7 @@ def _of_ingest(settings: Settings) -> dict[str, BoundInForce]:
         ),
         "bytes_per_trigger": set_by("ingest.max_bytes_per_trigger"),
         "driver_heap_bytes": set_by("ingest.driver_memory", settings.ingest.driver_memory_bytes),
-        "batches_in_flight": _fixed(2),
+        "batches_in_flight": _fixed(BATCHES_IN_MEMORY),
         "partitions": _fixed(PARTITIONS_MAX, "fixed; fewer where names of topics are long"),
         "min_free": set_by("storage.min_free", str(settings.storage.min_free)),
         "ring_slots": set_by("timer.slots", settings.wheel.ring, "twice "),
@@ -85,10 +88,10 @@ def _of_dequeue(settings: Settings) -> dict[str, BoundInForce]:
     return {
         "hot_slot_rows": set_by("dequeue.hot_slot_limit") if is_limited else unlimited,
         "scan_records": _fixed(dequeue_config.SPAN_RECORDS),
-        "queues": _fixed(2),
+        "queues": _fixed(QUEUES),
         "queue_records": set_by("dequeue.chunk_records"),
         "queue_bytes": set_by("dequeue.chunk_bytes"),
-        "chunks_in_memory": _fixed(2),
+        "chunks_in_memory": _fixed(CHUNKS_IN_MEMORY),
         "read_ahead_ms": set_by("dequeue.read_ahead"),
         "read_ahead_bytes": set_by("dequeue.read_ahead_bytes"),
         "topic_series": _fixed(TOPIC_SERIES_MAX),

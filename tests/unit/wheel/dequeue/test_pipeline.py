@@ -23,6 +23,7 @@ from duewheel.errors import RecoveryPending, TransactionTooSlow
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.testing import ManualClock
+from duewheel.wheel.dequeue.pipeline import CHUNKS_IN_MEMORY
 from duewheel.wheel.encoded import Aside, Encoded, Part, Writes
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.slots import hour_of
@@ -144,7 +145,7 @@ def test_the_next_chunk_is_prepared_during_a_commit_and_no_more(make_world: Make
     sources, published = world.fill(20), itertools.count(1)
 
     def look() -> None:
-        ahead = min(next(published) + 1, 10)
+        ahead = min(next(published) + CHUNKS_IN_MEMORY - 1, 10)
         wait_until(lambda: len(world.publisher.prepared) == ahead, "not prepared", every_s=0.001)
         time.sleep(0.005)  # what is not held back comes now
         assert len(world.publisher.prepared) == ahead
