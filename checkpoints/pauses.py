@@ -31,10 +31,6 @@ class PauseRecord(NamedTuple):
     until_ms: int | None  # epoch milliseconds; None: until `resume`
     note: str = ""
 
-    def holds(self, now_ms: int) -> bool:
-        """Returns whether it has not ended by itself."""
-        return self.until_ms is None or now_ms < self.until_ms
-
 
 class PausedTimers(NamedTuple):
     """The topics and tags whose timers wait at one moment: by commands, or because timer topics
@@ -113,8 +109,17 @@ def changed(
     return found
 
 
+def in_force(pauses: Mapping[str, PauseRecord], now_ms: int) -> dict[str, PauseRecord]:
+    """Returns the pauses that have not ended by themselves."""
+    return {
+        name: pause
+        for name, pause in pauses.items()
+        if pause.until_ms is None or now_ms < pause.until_ms
+    }
+
+
 def paused_at(pauses: Mapping[str, PauseRecord], now_ms: int) -> PausedTimers:
     """Returns the topics and tags that are paused at this moment."""
-    names = [name.partition("/") for name, pause in pauses.items() if pause.holds(now_ms)]
+    names = [name.partition("/") for name in in_force(pauses, now_ms)]
     kinds = get_args(PausedKind)  # in the order of the fields
     return PausedTimers(*(frozenset(each for of, _, each in names if of == kind) for kind in kinds))

@@ -398,8 +398,7 @@ class Loop:
         """Writes a heartbeat, with the age of the oldest undelivered slot, and the host's clock."""
         if self._beating.is_over():
             now_ms, state = self._clock.now_ms(), self._directory.state
-            delivered_ms = self.position.delivered_slot * self._directory.config.precision_ms
-            behind_ms = max(0, now_ms - delivered_ms)
+            behind_ms = self.position.behind_ms(now_ms, self._directory.config.precision_ms)
             state.live.beat(Role.DEQUEUE, os.getpid(), now_ms, behind_ms)
             state.live.note_host_clock(
                 self._guard.ahead_ms(), blocks_closing=self._guard.blocks_closing

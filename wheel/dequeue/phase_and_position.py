@@ -62,6 +62,10 @@ class Position:
         """Whether all closed slots are delivered."""
         return self.delivered_slot == self.close.floor
 
+    def behind_ms(self, now_ms: int, precision_ms: int) -> int:
+        """The age of the oldest slot that is not delivered in full."""
+        return max(0, now_ms - self.delivered_slot * precision_ms)
+
     def after(
         self,
         delivered_slot: int,

@@ -21,7 +21,7 @@ from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.progress.pauses import PauseReader
+from duewheel.kafka.progress.pause_records import PauseReader
 from duewheel.runtime.watch import Watch
 
 _INTERVAL_S = 1.0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from duewheel.api.process_state import ALIVE, ProcessState
 from duewheel.checkpoints.file_lock import holder_of
 from duewheel.checkpoints.obstacles import Obstacles
-from duewheel.checkpoints.pauses import PauseRecord, PausesFile
+from duewheel.checkpoints.pauses import PauseRecord, PausesFile, in_force
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.unfinished_recovery import Recovering, recovering
 from duewheel.runtime import run_file
@@ -112,12 +112,8 @@ class DequeueFacts(ProcessFacts):
     def paused_timers(self) -> dict[str, str] | None:
         if not self.is_alive:
             return None
-        found = PausesFile.read(self._shard.path)
-        return {
-            name.replace("/", " ", 1): _end_of(pause)
-            for name, pause in found.of.items()
-            if pause.holds(self._shard.now_ms)
-        }
+        found = in_force(PausesFile.read(self._shard.path).of, self._shard.now_ms)
+        return {name.replace("/", " ", 1): _end_of(pause) for name, pause in found.items()}
 
     @property
     def paused_selections(self) -> int | None:

@@ -14,7 +14,7 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.progress.pauses import write_pause
+from duewheel.kafka.progress.pause_records import write_pause
 from duewheel.ops.changes.acceptance import is_missing
 from duewheel.ops.connection import ANSWER_S
 from duewheel.schemas.name_patterns import of_shell
