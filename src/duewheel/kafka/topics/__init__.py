@@ -1,4 +1,5 @@
-"""Topics: `requirements` has the settings that each must have, `admin` creates and checks them.
+"""Topics: `requirements` has the settings that each must have, `topic_checks` compares, `admin`
+creates.
 
 `discovery` decides which timer topics are read, `transaction_settings` which settings no
 transaction survives. `topic_reader` has the connection of `admin`, `description` the requests for

@@ -2,7 +2,7 @@
 
 The owner of one topic must not stop the others, so no topic keeps a shard from starting that has
 run before. Only a shard's first start refuses a listed topic that is missing or has wrong settings:
-it may be a name misspelled (KafkaAdmin.require_topics).
+it may be a name misspelled (TopicChecks.require_topics).
 
     right settings                 read, from its beginning if it is new
     beyond the shard's room        left out (checkpoints/partition_limit.py), also one that has
@@ -37,8 +37,8 @@ from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, CorruptFile
 from duewheel.kafka.shard_settings import own, own_counts
-from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described, remedy_command
+from duewheel.kafka.topics.topic_checks import TopicChecks
 from duewheel.schemas.batches import is_retired
 
 _MISSING = "it does not exist: `duewheel init` creates it"
@@ -97,7 +97,7 @@ class TakenTopics:
 
 def discover(
     settings: Settings,
-    admin: KafkaAdmin,
+    admin: TopicChecks,
     taken: TakenTopics | None = None,
     room_bytes: int = ROOM_BYTES,
 ) -> TopicSet:
@@ -137,7 +137,7 @@ def discover(
 
 def _beyond_room(
     settings: Settings,
-    admin: KafkaAdmin,
+    admin: TopicChecks,
     taken: Mapping[str, int],
     existing: Sequence[str],
     room_bytes: int,
@@ -169,7 +169,7 @@ def require_some(settings: Settings, topic_set: TopicSet) -> Sequence[str]:
     return topic_set.topics
 
 
-def first_starts(settings: Settings, admin: KafkaAdmin) -> tuple[Marks, bool]:
+def first_starts(settings: Settings, admin: TopicChecks) -> tuple[Marks, bool]:
     """The log starts of the timer partitions of a shard that has taken nothing yet, and whether
     none of them has ever had a record.
 

@@ -1,0 +1,168 @@
+"""Compares existing topics with requirements.py, to find differences or to refuse them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
+from duewheel.kafka.topics.requirements import (
+    TopicFinding,
+    TopicPlan,
+    TopicState,
+    compare,
+    described,
+    differences_text,
+    remedy_command,
+    room_plans,
+    service_plans,
+    timer_topic_plan,
+    timer_topic_plans,
+)
+from duewheel.kafka.topics.topic_reader import TopicReader
+
+log = structlog.get_logger(__name__)
+
+
+class TopicChecks(TopicReader):
+    """A reader that checks topics, and changes none."""
+
+    def matching_topics(self, settings: Settings) -> list[str]:
+        """The topics of the cluster that match the pattern of timer topics and are not listed."""
+        if settings.timer.topics_pattern is None:
+            return []
+        matching = {name for name in self.topic_names() if settings.timer_topics.matches(name)}
+        return sorted(matching - set(settings.timer.topics))
+
+    def missing_targets(self, settings: Settings) -> list[str]:
+        """The targets that the configuration names in full and that do not exist."""
+        targets = settings.timer.named_targets
+        existing = self.partition_counts(targets)
+        return [target for target in targets if target not in existing]
+
+    def require_timer_topics(self, settings: Settings) -> None:
+        """Refuses to work on timer topics that could lose messages or misread their due times.
+
+        Without the right DescribeConfigs the check only warns: many clusters do not grant it, and
+        there the operators care for the topics.
+
+        Raises:
+            ConfigError: a topic is missing, or not as it must be: the numbers and the remedy.
+        """
+        plans = timer_topic_plans(settings)
+        configs = self.topic_settings([plan.name for plan in plans])
+        self._refuse_or_warn(self._compare(plans, configs))
+
+    def require_topics(self, settings: Settings, *, served: bool = False) -> None:
+        """As `require_timer_topics`, for all of duewheel's topics.
+
+        Args:
+            served: the shard has run before, so that timers are waiting: missing topics of dead
+                letters and replies then only delay dead letters and replies, and ingest reports
+                timer topics that are wrong (discovery.py).
+        """
+        findings = self.topic_findings(settings)
+        if served:
+            spared = {settings.dead_letter_topic, settings.timer.reply_topic}
+            for finding in findings:
+                if finding.topic in spared and finding.state is TopicState.MISSING:
+                    log.error("a topic is missing: `duewheel init` creates it", topic=finding.topic)
+            refused = {TopicState.MISSING, TopicState.DIFFERS}
+            findings = [
+                each
+                for each in findings
+                if (each.topic not in settings.timer.topics or each.state not in refused)
+                and (each.topic not in spared or each.state is not TopicState.MISSING)
+            ]
+        self._refuse_or_warn(findings)
+
+    def topic_findings(self, settings: Settings) -> list[TopicFinding]:
+        """Checks duewheel's topics without creating, changing or refusing any."""
+        timer_plans = timer_topic_plans(settings)
+        names = [*settings.timer.topics, *settings.service_topics.values()]
+        configs = self.topic_settings(names)
+        timer_configs = [configs[plan.name] for plan in timer_plans if plan.name in configs]
+        return self._compare([*timer_plans, *service_plans(settings, timer_configs)], configs)
+
+    def timer_topic_findings(
+        self, settings: Settings, topics: Sequence[str]
+    ) -> dict[str, list[TopicFinding]]:
+        """Why existing topics should not be read as timer topics, by topic: their own settings,
+        or too little room for their messages in the topics of dead letters and replies. Also
+        settings that cannot be checked: the right is missing, or the broker hides them.
+        """
+        services = sorted(settings.service_topics.values())
+        configs = self.topic_settings([*topics, *services]) if topics else {}
+        findings: dict[str, list[TopicFinding]] = {}
+        for topic in topics:
+            if topic not in configs:
+                findings[topic] = [TopicFinding(topic, TopicState.UNREADABLE)]
+                continue
+            plans = [timer_topic_plan(settings, topic)]
+            plans += room_plans(settings, configs[topic])
+            compared = [
+                finding
+                for plan in plans
+                if plan.name in configs
+                for finding in compare(plan, 0, configs[plan.name])
+            ]
+            findings[topic] = [
+                finding
+                for finding in compared
+                if finding.state is TopicState.DIFFERS
+                or (finding.state is TopicState.WITHHELD and finding.topic == topic)
+            ]
+        return findings
+
+    def _compare(
+        self, plans: Sequence[TopicPlan], configs: Mapping[str, Mapping[str, str]]
+    ) -> list[TopicFinding]:
+        partitions = self.partition_counts([plan.name for plan in plans])
+        findings = []
+        for plan in plans:
+            if plan.name not in partitions:
+                findings.append(TopicFinding(plan.name, TopicState.MISSING))
+            elif plan.name not in configs:
+                findings.append(TopicFinding(plan.name, TopicState.UNREADABLE))
+            else:
+                findings += compare(plan, partitions[plan.name], configs[plan.name])
+        return findings
+
+    def _refuse_or_warn(self, findings: Sequence[TopicFinding]) -> None:
+        missing = [finding.topic for finding in findings if finding.state is TopicState.MISSING]
+        if missing:
+            raise ConfigError(
+                f"Kafka at {self.clients.address} has no topic {', '.join(missing)}: "
+                "`duewheel init` creates what is missing"
+            )
+        self._warn(findings)
+        differences = [finding for finding in findings if finding.state is TopicState.DIFFERS]
+        if differences:
+            raise ConfigError(differences_text(self.clients.address, differences))
+
+    def _warn(self, findings: Sequence[TopicFinding]) -> None:
+        unreadable = [
+            finding.topic for finding in findings if finding.state is TopicState.UNREADABLE
+        ]
+        if unreadable:
+            log.warning(
+                "topic settings cannot be checked: the right DescribeConfigs is missing",
+                topics=unreadable,
+            )
+        for finding in findings:
+            if finding.state is TopicState.WITHHELD:
+                log.warning(
+                    "a topic setting cannot be checked: the broker hides it",
+                    topic=finding.topic,
+                    setting=finding.setting,
+                    wanted=finding.wanted,
+                )
+            if finding.state is TopicState.COSTLY:
+                log.warning(
+                    "a topic setting costs time",
+                    topic=finding.topic,
+                    reason=described(finding),
+                    remedy=remedy_command(self.clients.address, finding.topic, finding.remedy),
+                )
