@@ -36,6 +36,10 @@ class Prepared:
     # are not divided, as they are few.
     row: Int64 | None = None
 
+    @property
+    def parts(self) -> Sequence[Part]:
+        return self.encoded.parts if self.encoded else ()
+
     def timer_topics_of(self, parts: Collection[Part]) -> frozenset[str]:
         """The timer topics whose timers these parts deliver: not of copies, letters and replies."""
         if self.encoded is None or not parts:

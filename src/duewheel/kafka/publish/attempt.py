@@ -26,7 +26,8 @@ from duewheel.kafka.publish.held_queue import (
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
-from duewheel.wheel.encoded import Aside, Encoded, Part
+from duewheel.wheel.encoded import Aside, Part
+from duewheel.wheel.publisher_protocol import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +65,12 @@ class AttemptMaker:
         self._moves_max = max(self._moves_max // 2, 1)
 
     def make(
-        self,
-        admin: KafkaAdminClient,
-        deliveries: Deliveries | None,
-        encoded: Encoded | None,
-        progress: Progress,
+        self, admin: KafkaAdminClient, prepared: Prepared | None, progress: Progress
     ) -> PublishAttempt:
-        """The content of the next transaction; without deliveries the progress leaves alone."""
-        if deliveries is None:
+        """The content of the next transaction; None is the progress alone, without held copies."""
+        if prepared is None:
             return PublishAttempt(progress, aside=Aside(held=progress.held))
+        deliveries, encoded = prepared.deliveries, prepared.encoded
         parts, aside = (encoded.parts, encoded.aside) if encoded else ([], Aside())
         places = {(part.topic, part.partition) for part in parts}
         returning = places.intersection(deliveries.source_partitions)

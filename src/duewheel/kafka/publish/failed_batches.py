@@ -6,6 +6,7 @@ by itself, too, the whole cluster may be down. Then only a refusal of the conten
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kafka.errors import InvalidRecordError, InvalidTimestampError, OutOfOrderSequenceNumberError
@@ -13,6 +14,7 @@ from kafka.errors import InvalidRecordError, InvalidTimestampError, OutOfOrderSe
 from duewheel.kafka.ledger.producer_internals import Outcome
 from duewheel.kafka.targets.resting_timer_topics import WhenToRest
 from duewheel.kafka.transaction_errors import FENCED, OUT_OF_TIME, REFUSED
+from duewheel.wheel.encoded import Part
 
 # Nothing is wrong with a partition that fails with one, unless the progress was acknowledged.
 _NO_VERDICT = (*OUT_OF_TIME, *FENCED)
@@ -38,6 +40,15 @@ class Consequences:
     closes_partition: bool = False
     may_refuse_marker: bool = False
     rest: WhenToRest = WhenToRest.NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Parts that have aborted a transaction, and when the timer topics of their timers rest."""
+
+    parts: Sequence[Part]
+    text: str
+    rest: WhenToRest
 
 
 def consequences_of(

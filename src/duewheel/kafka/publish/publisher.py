@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -54,7 +54,7 @@ from duewheel.kafka.connect.deadline import DeadlineExceeded
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.log.compression import Compression, compressed
 from duewheel.kafka.publish.attempt import AttemptMaker, PublishAttempt
-from duewheel.kafka.publish.failed_batches import consequences_of
+from duewheel.kafka.publish.failed_batches import Cause, consequences_of
 from duewheel.kafka.publish.fenced_session import FencedSession, ShardNames
 from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
@@ -70,6 +70,8 @@ from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.target_rules import Target
 
 _EXPECTED = (KafkaError, DeadlineExceeded, DuewheelError, internals.NoAnswer)
+
+_NO_ROWS = Prepared(Deliveries.none())
 
 log = structlog.get_logger(__name__)
 
@@ -200,27 +202,26 @@ class KafkaPublisher:
         self._aside = Aside(held=progress.held)
         admin = self._session.require_started()
         progress.require_publishable()
-        deliveries = None if prepared is None else prepared.deliveries
-        encoded = None if prepared is None else prepared.encoded
-        assert encoded or deliveries is None or not len(deliveries), "`renew` comes before"
+        given = prepared or _NO_ROWS
+        assert given.encoded or not len(given.deliveries), "`renew` comes before"
         began_ms = self._record_clock.boottime_ms()
         try:
-            attempt = self._attempts.make(admin, deliveries, encoded, progress)
+            attempt = self._attempts.make(admin, prepared, progress)
             self._aside = attempt.aside
-            stamp_ms = self._transact(attempt, prepared)
-            self._catalog.settle(deliveries, {(p.topic, p.partition) for p in attempt.parts})
+            stamp_ms = self._transact(attempt, given)
+            self._catalog.settle(given.deliveries, {(p.topic, p.partition) for p in attempt.parts})
             self._resting.note_commit()
             log_held(progress.held.keys(), attempt.aside.held.keys())
             self._attempts.note_success()
             return stamp_ms
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
-            if isinstance(error, internals.NotInKafka) and encoded is not None:
-                absent = [part for part in encoded.parts if part.topic in error.topics]
-                why, rest = [(absent, str(error))], WhenToRest.AFTER_ANOTHER
-                self._note_causes(prepared, why, began_ms, rest)
+            if isinstance(error, internals.NotInKafka):
+                absent = [part for part in given.parts if part.topic in error.topics]
+                cause = Cause(absent, str(error), WhenToRest.AFTER_ANOTHER)
+                self._note_causes(given, [cause], began_ms)
             raise self._after_failure(error) from None
 
-    def _transact(self, attempt: PublishAttempt, prepared: Prepared | None) -> int | None:
+    def _transact(self, attempt: PublishAttempt, prepared: Prepared) -> int | None:
         """Steps 2 to 4 of the module's head; returns the brokers' clock, if it is in the reply."""
         batches = attempt.batches(self._session)
         began_ms = self._record_clock.boottime_ms()
@@ -265,13 +266,12 @@ class KafkaPublisher:
     def _note_failed(
         self,
         parts: Sequence[Part],
-        prepared: Prepared | None,
+        prepared: Prepared,
         began_ms: int,
         outcomes: Sequence[internals.Outcome],
     ) -> None:
         """Carries out the consequences of every batch that has failed by itself."""
-        rests = WhenToRest.AT_ONCE, WhenToRest.AFTER_ANOTHER
-        causes = {rest: list[tuple[list[Part], str]]() for rest in rests}
+        causes = []
         for part, error in internals.causes(parts, outcomes):
             partition, name = (part.topic, part.partition), type(error).__name__
             is_trial = self._catalog.has_failed(partition)
@@ -283,31 +283,25 @@ class KafkaPublisher:
             if follow.may_refuse_marker:
                 # A hint, unless the progress was acknowledged: Kafka names them at the next start.
                 self._session.note_refusing([part.topic])
-            if follow.rest in causes:
-                causes[follow.rest].append(([part], f"{part.topic} refused a record: {name}"))
-        for rest, why in causes.items():
-            self._note_causes(prepared, why, began_ms, rest)
+            causes.append(Cause([part], f"{part.topic} refused a record: {name}", follow.rest))
+        self._note_causes(prepared, causes, began_ms)
 
-    def _note_causes(
-        self,
-        prepared: Prepared | None,
-        why: Iterable[tuple[Sequence[Part], str]],
-        began_ms: int,
-        rest: WhenToRest,
-    ) -> None:
+    def _note_causes(self, prepared: Prepared, causes: Sequence[Cause], began_ms: int) -> None:
         """Lets the timer topics rest whose timers in these parts have aborted the transaction."""
-        if prepared is None:
-            return
-        topics = {topic: text for parts, text in why for topic in prepared.timer_topics_of(parts)}
-        if topics:
-            seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
-            self._resting.note_refusals(topics, seconds, rest)
+        seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
+        # Together: two parts of one transaction are no second refusal.
+        for rest in (WhenToRest.AT_ONCE, WhenToRest.AFTER_ANOTHER):
+            why = {
+                topic: cause.text
+                for cause in causes
+                if cause.rest is rest
+                for topic in prepared.timer_topics_of(cause.parts)
+            }
+            self._resting.note_refusals(why, seconds, rest)
 
 
-def _costly_sources(prepared: Prepared | None) -> frozenset[str]:
+def _costly_sources(prepared: Prepared) -> frozenset[str]:
     """The timer topics with timers for costly targets in a transaction."""
-    if prepared is None or prepared.encoded is None:
-        return frozenset()
-    used = prepared.encoded.used_targets
-    costly = [part for part in prepared.encoded.parts if used[part.topic].costly_by]
+    used = prepared.encoded.used_targets if prepared.encoded else {}
+    costly = [part for part in prepared.parts if used[part.topic].costly_by]
     return prepared.timer_topics_of(costly)

@@ -242,10 +242,10 @@ class TargetCatalog:
         """A transaction failed because of this partition while others were acknowledged."""
         self._failures.note_failure(partition, why)
 
-    def settle(self, deliveries: Deliveries | None, partitions: Iterable[TopicPartition]) -> None:
+    def settle(self, deliveries: Deliveries, partitions: Iterable[TopicPartition]) -> None:
         """These rows are published: drop the refusals of their sources, and the failures of their
         partitions.
         """
         self._failures.note_success(partitions)
-        if self.refused and deliveries is not None:
+        if self.refused:
             self._refusal_limits.settle(deliveries.source.to_pylist())
