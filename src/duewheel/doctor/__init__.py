@@ -8,5 +8,6 @@ cluster         the connection that the parts share
 apis, brokers, clocks, rights, topics, shard
                 a part each: Kafka's answers, and the checks of them
 trial, scratch  real transactions, in a topic of their own
-findings        a finding, its remedy, and the summary
+findings        a finding, and the summary
+remedies        the commands of Kafka that remedies name
 """

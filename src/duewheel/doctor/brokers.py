@@ -10,7 +10,8 @@ from kafka import KafkaAdminClient
 from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Ended, Findings, acl_command
+from duewheel.doctor.findings import Check, Ended, Findings
+from duewheel.doctor.remedies import Remedies
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.bootstrap import advertised_brokers
@@ -76,7 +77,7 @@ def examine(cluster: Cluster) -> Findings:
     )
     for answer in reached:
         readable = config.get(str(answer.number), {})
-        yield from check_settings(answer.name, cluster.address, cluster.principal, readable, limits)
+        yield from check_settings(answer.name, cluster.remedies, readable, limits)
 
 
 def _answer(
@@ -118,17 +119,13 @@ def _check_features(cluster: Cluster) -> DoctorFinding:
 
 
 def check_settings(
-    name: str,
-    address: str,
-    principal: str,
-    config: Mapping[str, str],
-    limits: TransactionLimits,
+    name: str, remedies: Remedies, config: Mapping[str, str], limits: TransactionLimits
 ) -> Findings:
     """Compares the settings of a broker that this client may read with the publisher's bounds."""
     if not config:
         yield Check("broker_settings", name).warning(
             "its settings may not be read: transaction time-outs and request sizes are not checked",
-            acl_command(address, principal, ["DESCRIBE_CONFIGS"], "--cluster"),
+            remedies.acl(["DESCRIBE_CONFIGS"], "--cluster"),
         )
         return
     if _TRANSACTION_MAX in config:

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
+from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.topics.admin import KafkaAdmin
 
@@ -29,14 +30,14 @@ class Cluster:
         return self.clients.address
 
     @cached_property
-    def principal(self) -> str:
-        """This client's name in ACLs; a placeholder if the settings do not contain it."""
+    def remedies(self) -> Remedies:
+        """The principal is a placeholder if the settings do not contain it."""
         kafka = self.settings.kafka
         name = kafka.client_options("admin").get("sasl_plain_username")
-        if name:
-            return f"User:{name}"
-        protocol = kafka.client.get("security_protocol", "PLAINTEXT")
-        return "User:ANONYMOUS" if protocol == "PLAINTEXT" else "User:<principal>"
+        if not name:
+            protocol = kafka.client.get("security_protocol", "PLAINTEXT")
+            name = "ANONYMOUS" if protocol == "PLAINTEXT" else "<principal>"
+        return Remedies(self.address, f"User:{name}")
 
     @property
     def own_topics(self) -> list[str]:

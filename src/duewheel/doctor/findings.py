@@ -52,15 +52,6 @@ class Check:
         )
 
 
-def acl_command(address: str, principal: str, rights: Sequence[str], resource: str) -> str:
-    """The command that grants rights on a resource, such as `--cluster` or `--topic orders`."""
-    named = " ".join(f"--operation {right.title().replace('_', '')}" for right in rights)
-    return (
-        f"kafka-acls.sh --bootstrap-server {address} --add --allow-principal {principal} "
-        f"{named} {resource}"
-    )
-
-
 def summed_up(findings: Sequence[DoctorFinding]) -> Examined:
     """Sums findings up: errors first, then warnings, then the rest; a stable order within each."""
     counts = Counter(each.severity for each in findings)

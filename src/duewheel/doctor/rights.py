@@ -18,7 +18,8 @@ from kafka.errors import (
 
 from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Findings, acl_command
+from duewheel.doctor.findings import Check, Findings
+from duewheel.doctor.remedies import Remedies
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.description import Topic
@@ -44,14 +45,14 @@ def examine(cluster: Cluster) -> Findings:
     needed |= dict.fromkeys(cluster.timer_topics, _READ) | {settings.state_topic: _READ}
     for name, topic in cluster.admin.topics(list(needed)).items():
         if topic.exists or topic.is_forbidden:
-            yield from check_topic(topic, needed[name], cluster.address, cluster.principal)
+            yield from check_topic(topic, needed[name], cluster.remedies)
     yield _check_transactional_id(cluster, shard_settings.transactional_id(settings))
 
 
-def check_topic(topic: Topic, needed: Needed, address: str, principal: str) -> Findings:
+def check_topic(topic: Topic, needed: Needed, remedies: Remedies) -> Findings:
     """Checks which rights a principal lacks on a topic."""
     check = Check("topic_rights", f"topic {topic.name}")
-    grant = partial(acl_command, address, principal, resource=f"--topic {topic.name}")
+    grant = partial(remedies.acl, resource=f"--topic {topic.name}")
     vital, useful = needed
     if topic.exists and topic.rights is None:
         yield check.ok("the broker does not list rights: none is missing so far")
@@ -59,10 +60,10 @@ def check_topic(topic: Topic, needed: Needed, address: str, principal: str) -> F
     lacking = (vital | useful) - (topic.rights or set())
     lost = sorted(lacking & vital)
     if lost:
-        text = f"{principal} lacks {', '.join(lost)}: duewheel cannot work"
+        text = f"{remedies.principal} lacks {', '.join(lost)}: duewheel cannot work"
         yield check.error(text, grant(lost))
     for right in sorted(lacking - vital):
-        text = f"{principal} lacks {right}: {_MISSED[right]}"
+        text = f"{remedies.principal} lacks {right}: {_MISSED[right]}"
         yield check.warning(text, grant([right]))
     if not lacking:
         yield check.ok(", ".join(sorted(vital | useful)))
@@ -83,10 +84,9 @@ def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:
     try:
         text = cluster.admin.call(f"describe {check.subject}", describe)
     except ConfigError:
-        principal, refusal = cluster.principal, TransactionalIdAuthorizationFailedError.__name__
-        text = f"{principal} may not use it ({refusal})"
-        remedy = acl_command(cluster.address, principal, ["WRITE", "DESCRIBE"], all_ids)
-        return check.error(text, remedy)
+        remedies, refusal = cluster.remedies, TransactionalIdAuthorizationFailedError.__name__
+        text = f"{remedies.principal} may not use it ({refusal})"
+        return check.error(text, remedies.acl(["WRITE", "DESCRIBE"], all_ids))
     except KafkaUnavailable as error:
         remedy = "check its coordinator's broker; it needs Write and Describe on this id"
         return check.warning(str(error), remedy)

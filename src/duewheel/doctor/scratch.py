@@ -66,5 +66,5 @@ def not_created(cluster: Cluster, refusal: ConfigError) -> DoctorFinding:
     name = name_of(cluster.settings)
     settings = " ".join(f"--config {each.setting}={each.value}" for each in _SETTINGS)
     found = f"{refusal}: transactions and clocks are not checked"
-    remedy = f"kafka-topics.sh --bootstrap-server {cluster.address} --create --topic {name}"
+    remedy = cluster.remedies.topic("create", name)
     return Check("scratch_topic", f"topic {name}").warning(found, f"{remedy} {settings}")

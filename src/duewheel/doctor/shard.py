@@ -40,9 +40,8 @@ def _check_partitions(cluster: Cluster, timers: Sequence[Topic]) -> DoctorFindin
     try:
         mine = shard_settings.own(cluster.settings, known)
     except DuewheelError as error:
-        remedy = "kafka-topics.sh --bootstrap-server {} --alter --topic {} --partitions {}"
-        remedy = remedy.format(cluster.address, timers[0].name, cluster.settings.shard.count)
-        return check.error(str(error), remedy)
+        remedy = cluster.remedies.topic("alter", timers[0].name)
+        return check.error(str(error), f"{remedy} --partitions {cluster.settings.shard.count}")
     return check.ok(f"it has {len(mine)} of {len(known)} timer partitions")
 
 

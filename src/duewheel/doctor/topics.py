@@ -12,9 +12,10 @@ from typing import assert_never
 from duewheel.api.examination import DoctorFinding, Severity
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Findings, acl_command
+from duewheel.doctor.findings import Check, Findings
+from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.topics.description import Topic
-from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described, remedy_command
+from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described
 from duewheel.kafka.topics.transaction_settings import USUAL, unsurvivable
 
 _TRANSACTION_LOG = "__transaction_state"
@@ -26,43 +27,40 @@ _REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops 
 
 def examine(cluster: Cluster) -> Findings:
     """Checks duewheel's topics, and the named targets."""
-    settings = cluster.settings
+    settings, remedies = cluster.settings, cluster.remedies
     targets = settings.timer.named_targets
     yield from check_open_targets(settings.timer)
     for found in cluster.admin.topic_findings(settings):
-        yield as_finding(found, cluster.address, cluster.principal)
+        yield as_finding(found, remedies)
     listed = settings.timer.topics
     others = [name for name in cluster.timer_topics if name not in listed]
     matching = cluster.admin.timer_topic_findings(settings, others)
-    yield from check_matching(matching, cluster.address, cluster.principal)
+    yield from check_matching(matching, remedies)
     topics = cluster.admin.topics([*cluster.own_topics, *targets, _TRANSACTION_LOG])
     existing = {name: topic for name, topic in topics.items() if topic.exists}
     for topic in existing.values():
-        yield from check_durability(topic, cluster.address)
-        yield from check_survivable(topic, cluster.address)
+        yield from check_durability(topic, remedies)
+        yield from check_survivable(topic, remedies)
     for target in targets:
         if not topics[target].exists and not topics[target].is_forbidden:
-            yield _target_missing(target, cluster.address)
+            yield _target_missing(target, remedies)
     timers = [existing[name] for name in cluster.timer_topics if name in existing]
-    yield from check_sizes(
-        timers, [existing[name] for name in targets if name in existing], cluster.address
-    )
+    written = [existing[name] for name in targets if name in existing]
+    yield from check_sizes(timers, written, remedies)
 
 
-def check_matching(
-    by_topic: Mapping[str, Sequence[TopicFinding]], address: str, principal: str
-) -> Findings:
+def check_matching(by_topic: Mapping[str, Sequence[TopicFinding]], remedies: Remedies) -> Findings:
     """Checks topics that match the pattern; a new one with wrong settings is not read."""
     for topic, findings in by_topic.items():
         for found in findings or [TopicFinding(topic, TopicState.RIGHT)]:
-            finding = as_finding(found, address, principal)
+            finding = as_finding(found, remedies)
             if found.state is TopicState.DIFFERS:
                 text = f"{finding.found} (so {topic} is not read, if it is new)"
                 finding = finding.model_copy(update={"severity": "warning", "found": text})
             yield finding
 
 
-def as_finding(line: TopicFinding, address: str, principal: str) -> DoctorFinding:
+def as_finding(line: TopicFinding, remedies: Remedies) -> DoctorFinding:
     """Converts a finding of a start's checks."""
     severity: Severity = "warning"
     match line.state:
@@ -70,7 +68,7 @@ def as_finding(line: TopicFinding, address: str, principal: str) -> DoctorFindin
             severity, text, remedy = "error", "there is no such topic", "duewheel init"
         case TopicState.UNREADABLE:
             text = "no right to read its settings: they are not checked"
-            remedy = acl_command(address, principal, ["DESCRIBE_CONFIGS"], f"--topic {line.topic}")
+            remedy = remedies.acl(["DESCRIBE_CONFIGS"], f"--topic {line.topic}")
         case TopicState.WITHHELD:
             text = f"{line.setting} is hidden by the broker, wanted is {line.wanted}: {line.reason}"
             remedy = "ask the broker's vendor for its value"
@@ -79,7 +77,7 @@ def as_finding(line: TopicFinding, address: str, principal: str) -> DoctorFindin
             text = described(line)
             remedy = line.reason
             if line.remedy:
-                remedy = remedy_command(address, line.topic, line.remedy)
+                remedy = remedies.setting(line.topic, line.remedy)
         case TopicState.RIGHT | TopicState.CREATED:
             severity, text, remedy = "ok", "as it must be", ""
         case _:
@@ -87,9 +85,9 @@ def as_finding(line: TopicFinding, address: str, principal: str) -> DoctorFindin
     return Check("topic_settings", f"topic {line.topic}").of(severity, text, remedy)
 
 
-def check_durability(topic: Topic, address: str) -> Findings:
+def check_durability(topic: Topic, remedies: Remedies) -> Findings:
     """Checks which failures lose acknowledged records of a topic, and which stop its writes."""
-    check, problems = Check("durability", f"topic {topic.name}"), list(_problems(topic, address))
+    check, problems = Check("durability", f"topic {topic.name}"), list(_problems(topic, remedies))
     for problem in problems:
         yield check.of(*problem)
     if not problems:
@@ -101,15 +99,15 @@ def _replicas(topic: Topic) -> int:
     return min((each.replicas for each in topic.partitions), default=0)
 
 
-def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]:
+def _problems(topic: Topic, remedies: Remedies) -> Iterator[tuple[Severity, str, str]]:
     replicas, in_sync_min = _replicas(topic), int(topic.config.get(_IN_SYNC_MIN, 1))
 
     def set_to(value: str) -> str:
-        return remedy_command(address, topic.name, value)
+        return remedies.setting(topic.name, value)
 
     leaderless = [each.number for each in topic.partitions if each.leader < 0]
     lagging = [each.number for each in topic.partitions if each.in_sync < each.replicas]
-    status = f"kafka-topics.sh --bootstrap-server {address} --describe --topic {topic.name}"
+    status = remedies.topic("describe", topic.name)
     if leaderless:
         yield "error", f"partitions {leaderless} have no leader", status
     if lagging:
@@ -120,7 +118,7 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
     if replicas == 1:
         text = "1 replica: a loss of its host loses acknowledged records"
         remedy = f"give each {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
-        remedy += f" {address}; `duewheel init --replication-factor {_REPLICAS}` for new"
+        remedy += f" {remedies.address}; `duewheel init --replication-factor {_REPLICAS}` for new"
         yield "warning", text, remedy
     elif _IN_SYNC_MIN not in topic.config:
         return
@@ -132,17 +130,17 @@ def _problems(topic: Topic, address: str) -> Iterator[tuple[Severity, str, str]]
         yield "warning", text, set_to(f"{_IN_SYNC_MIN}={replicas - 1}")
 
 
-def check_survivable(topic: Topic, address: str) -> Findings:
+def check_survivable(topic: Topic, remedies: Remedies) -> Findings:
     """Checks for a setting that no transaction survives."""
     found = unsurvivable(topic.config)
     if found:
         text = f"{found.name} is {found.value}, below {found.least}: Kafka may refuse the end of a "
         text += "transaction there, so its timers are parked"
-        remedy = remedy_command(address, topic.name, f"{found.name}={USUAL}")
+        remedy = remedies.setting(topic.name, f"{found.name}={USUAL}")
         yield Check("transaction_settings", f"topic {topic.name}").error(text, remedy)
 
 
-def check_sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str) -> Findings:
+def check_sizes(timers: Sequence[Topic], targets: Sequence[Topic], remedies: Remedies) -> Findings:
     """Checks that a target takes every message that a timer topic takes."""
     sizes_max = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
     if not sizes_max:
@@ -159,7 +157,7 @@ def check_sizes(timers: Sequence[Topic], targets: Sequence[Topic], address: str)
         else:
             yield check.warning(
                 f"{found}: a larger message becomes a dead letter",
-                remedy_command(address, target.name, f"{_BYTES_MAX}={needed}"),
+                remedies.setting(target.name, f"{_BYTES_MAX}={needed}"),
             )
 
 
@@ -175,10 +173,9 @@ def check_open_targets(timer: TimerSection) -> Findings:
             yield check.warning("open for none: all dead letters", remedy)
 
 
-def _target_missing(topic: str, address: str) -> DoctorFinding:
+def _target_missing(topic: str, remedies: Remedies) -> DoctorFinding:
     return Check("target_missing", f"topic {topic}").error(
         "the configuration names it as a target, and it does not exist: its messages become "
         "dead letters",
-        f"`duewheel topic create {topic}`, or kafka-topics.sh --bootstrap-server {address} "
-        f"--create --topic {topic}",
+        f"`duewheel topic create {topic}`, or {remedies.topic('create', topic)}",
     )

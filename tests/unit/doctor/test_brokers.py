@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from duewheel.doctor import brokers
+from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.transaction_limits import TransactionLimits
 
-ADDRESS = "kafka:9092"
+REMEDIES = Remedies("kafka:9092", "User:x")
 
 
 @pytest.mark.parametrize(("longest_ms", "severity"), [(20_000, "ok"), (19_999, "error")])
 def test_transactions_must_be_allowed_to_last(longest_ms: int, severity: str) -> None:
     limits = TransactionLimits(transaction_timeout_ms=20_000)
     config = {"transaction.max.timeout.ms": str(longest_ms)}
-    (finding,) = brokers.check_settings("broker 1", ADDRESS, "User:x", config, limits)
+    (finding,) = brokers.check_settings("broker 1", REMEDIES, config, limits)
     assert finding.severity == severity
     assert f"is {longest_ms}; dequeue.transaction_timeout_ms is 20000" in finding.found
 
@@ -23,11 +24,11 @@ def test_the_largest_batch_must_fit_into_a_request() -> None:
     limits = TransactionLimits(batch_bytes_max=1_000_000)
     for most, severity in ((1_001_024, "ok"), (1_001_023, "warning")):
         config = {"socket.request.max.bytes": str(most)}
-        (finding,) = brokers.check_settings("broker 1", ADDRESS, "User:x", config, limits)
+        (finding,) = brokers.check_settings("broker 1", REMEDIES, config, limits)
         assert finding.severity == severity
 
 
 def test_settings_that_may_not_be_read() -> None:
-    (finding,) = brokers.check_settings("broker 1", ADDRESS, "User:x", {}, TransactionLimits())
+    (finding,) = brokers.check_settings("broker 1", REMEDIES, {}, TransactionLimits())
     assert finding.severity == "warning"
     assert "--allow-principal User:x --operation DescribeConfigs --cluster" in finding.remedy

@@ -6,9 +6,10 @@ import pytest
 from tests.harness.findings import severities, topic
 
 from duewheel.doctor import rights
+from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.topics.description import Topic
 
-ADDRESS = "kafka:9092"
+REMEDIES = Remedies("kafka:9092", "User:x")
 
 
 NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS"})
@@ -25,7 +26,7 @@ NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS"})
 )
 def test_what_a_principal_lacks(allowed: set[str] | None, expected: list[str]) -> None:
     told = topic(rights=None if allowed is None else frozenset(allowed))
-    found = list(rights.check_topic(told, NEEDED, ADDRESS, "User:x"))
+    found = list(rights.check_topic(told, NEEDED, REMEDIES))
     assert severities(found) == expected
     assert ["--operation Read --topic t" in f.remedy for f in found if f.severity == "error"] in (
         [],
@@ -34,6 +35,6 @@ def test_what_a_principal_lacks(allowed: set[str] | None, expected: list[str]) -
 
 
 def test_a_topic_that_may_not_be_seen_lacks_every_right() -> None:
-    found = list(rights.check_topic(Topic("t", 29), NEEDED, ADDRESS, "User:x"))
+    found = list(rights.check_topic(Topic("t", 29), NEEDED, REMEDIES))
     assert "User:x lacks READ, WRITE" in found[0].found
     assert "--operation DescribeConfigs" in found[1].remedy

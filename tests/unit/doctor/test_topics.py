@@ -9,10 +9,11 @@ from tests.harness.findings import partition, severities, topic
 
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor import topics
+from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState
 
-ADDRESS = "kafka:9092"
+REMEDIES = Remedies("kafka:9092", "User:x")
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ ADDRESS = "kafka:9092"
 def test_how_well_a_topic_is_kept(
     found: Topic, expected: list[str], said: str, remedy: str
 ) -> None:
-    (finding,) = topics.check_durability(found, ADDRESS)
+    (finding,) = topics.check_durability(found, REMEDIES)
     assert [finding.severity] == expected
     assert said in finding.found
     assert remedy in finding.remedy
@@ -44,10 +45,10 @@ def test_how_well_a_topic_is_kept(
 
 def test_a_target_takes_what_a_timer_topic_takes() -> None:
     small, large = (topic(config={"max.message.bytes": size}) for size in ("1000", "5000"))
-    assert severities(topics.check_sizes([small], [large], ADDRESS)) == ["ok"]
-    (finding,) = topics.check_sizes([small, large], [small], ADDRESS)
+    assert severities(topics.check_sizes([small], [large], REMEDIES)) == ["ok"]
+    (finding,) = topics.check_sizes([small, large], [small], REMEDIES)
     assert (finding.severity, "max.message.bytes=5000" in finding.remedy) == ("warning", True)
-    assert list(topics.check_sizes([topic()], [small], ADDRESS)) == []
+    assert list(topics.check_sizes([topic()], [small], REMEDIES)) == []
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_the_checks_of_a_start_as_findings(state: Any, severity: str) -> None:
     line = TopicFinding(
         "t", TopicState(state), "retention.ms", ">= 7", "5", "that is much", "retention.ms=7"
     )
-    finding = topics.as_finding(line, ADDRESS, "User:x")
+    finding = topics.as_finding(line, REMEDIES)
     assert finding.severity == severity
     assert bool(finding.remedy) == (severity != "ok")
     if state in {"differs", "costly"}:
@@ -84,16 +85,16 @@ def test_a_new_matching_topic_is_read_unless_its_settings_are_known_to_be_wrong(
         "hidden": [TopicFinding("hidden", TopicState.UNREADABLE)],
         "wrong": [wrong],
     }
-    found = {f.subject: f for f in topics.check_matching(by_topic, ADDRESS, "User:x")}
+    found = {f.subject: f for f in topics.check_matching(by_topic, REMEDIES)}
     assert severities(found.values()) == ["ok", "warning", "warning"]
     not_read = [subject for subject, f in found.items() if "is not read" in f.found]
     assert not_read == ["topic wrong"], "as kafka/topics/discovery.py decides"
 
 
 def test_a_setting_that_no_transaction_survives() -> None:
-    assert list(topics.check_survivable(topic(), ADDRESS)) == []
+    assert list(topics.check_survivable(topic(), REMEDIES)) == []
     short = topic(config={"segment.index.bytes": "12"})
-    (finding,) = topics.check_survivable(short, ADDRESS)
+    (finding,) = topics.check_survivable(short, REMEDIES)
     assert (finding.code, finding.severity) == ("transaction_settings", "error")
     assert finding.found.startswith("segment.index.bytes is 12, below 64")
     assert "--entity-name t --add-config segment.index.bytes=" in finding.remedy
