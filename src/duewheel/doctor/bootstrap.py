@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duewheel.api.examination import UNREACHABLE, DoctorFinding
-from duewheel.config.settings import Settings
+from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings
 from duewheel.errors import ConfigError, DuewheelError
-from duewheel.kafka.connect.bootstrap import REMEDY, connect_errors
+from duewheel.kafka.connect.bootstrap import REMEDY, capture_errors, connect_errors
 from duewheel.kafka.connect.clients import KafkaClients
 
 
-def examine(settings: Settings) -> Findings:
-    """Connects to each server from this host; skipped if the clients use a proxy."""
-    call_s = settings.dequeue.call_deadline.total_seconds()
-    yield from check_servers(connect_errors(settings, call_s))
+def examine(cluster: Cluster) -> Findings:
+    """Connects to each server from this host, unless the clients use a proxy; then as a client.
+
+    Raises:
+        Ended: none takes a connection, or accepts the client.
+    """
+    call_s = cluster.settings.dequeue.call_deadline.total_seconds()
+    yield from check_servers(connect_errors(cluster.settings, call_s))
+    with capture_errors() as errors:
+        try:
+            cluster.admin.call("connect", lambda _: None)
+        except DuewheelError as error:
+            raise Ended(client_refused(cluster.clients, error, errors.text)) from error
 
 
 def check_servers(by_server: Sequence[tuple[str, str]]) -> Findings:

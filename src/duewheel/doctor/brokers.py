@@ -65,7 +65,7 @@ def examine(cluster: Cluster) -> Findings:
     reached = [answer for answer in answers if not answer.problem]
     if not reached:
         found = "no broker can be reached at the address that it advertises"
-        raise Ended(Check(UNREACHABLE, cluster.address).error(found, "as above"))
+        raise Ended(Check(UNREACHABLE, cluster.clients.address).error(found, "as above"))
     yield from apis.check_apis({answer.name: answer.offered for answer in reached})
     for answer in reached:
         yield _check_version(answer.name, answer.version)

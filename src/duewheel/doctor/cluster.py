@@ -24,11 +24,6 @@ class Cluster:
     def clients(self) -> KafkaClients:
         return self.admin.clients
 
-    @property
-    def address(self) -> str:
-        """The bootstrap servers, in the form of Kafka's command-line tools."""
-        return self.clients.address
-
     @cached_property
     def remedies(self) -> Remedies:
         """The principal is a placeholder if the settings do not contain it."""
@@ -37,7 +32,7 @@ class Cluster:
         if not name:
             protocol = kafka.client.get("security_protocol", "PLAINTEXT")
             name = "ANONYMOUS" if protocol == "PLAINTEXT" else "<principal>"
-        return Remedies(self.address, f"User:{name}")
+        return Remedies(self.clients.address, f"User:{name}")
 
     @property
     def own_topics(self) -> list[str]:

@@ -31,30 +31,28 @@ _BLOCK_BYTES = 512  # the unit of st_blocks; the file system's own blocks are la
 
 
 def examine(settings: Settings) -> Findings:
-    """Runs all checks of the data directory, which may not exist yet."""
+    """Runs all checks of the data directory, which may not exist yet.
+
+    Raises:
+        OSError: this user may not look into it: a check would see one of its parents.
+    """
     data_dir = settings.storage.data_dir.absolute()
     wheel = data_dir / timer_wheel.FILE_NAME
-    try:
-        place = _existing(wheel)
-    except OSError as error:  # no other check could tell this directory from its parents
-        yield _not_usable(data_dir, error)
-        return
-    has_wheel = place == wheel
-    folder = data_dir if has_wheel else place
+    place = _existing(wheel)
+    folder, ring = place, settings.wheel.ring * ENTRY_BYTES
+    if place == wheel:
+        folder, ring = data_dir, 0
+        yield _check_allocated(wheel)
     yield check_file_system(data_dir, _file_system(folder))
     yield _check_file_use(data_dir, folder)
+    yield check_space(str(data_dir), fs.Room.of(folder, settings.storage.min_free.of), ring)
     if folder == data_dir:
         yield check_rights(data_dir)
-    yield _check_space(settings, data_dir, folder, has_wheel=has_wheel)
-    if has_wheel:
-        yield _check_allocated(wheel)
 
 
 def _existing(path: Path) -> Path:
-    """Returns the path or its nearest existing parent.
-
-    Raises:
-        OSError: this user may not look there. `Path.exists` says False of it since Python 3.14.
+    """Returns the path or its nearest existing parent. Raises OSError, where `Path.exists` of some
+    Pythons says False: this user may not look there.
     """
     for place in (path, *path.parents):
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -106,7 +104,8 @@ def _check_file_use(data_dir: Path, place: Path) -> DoctorFinding:
             with closing(FileLock(path)) as lock, closing(FileLock(path)) as other:
                 exclusive = lock.try_acquire() and not other.try_acquire()
     except OSError as error:
-        return _not_usable(data_dir, error)
+        remedy = f"give user {os.geteuid()} the right to write there, or set storage.data_dir"
+        return check.error(f"cannot be used: {error}", remedy)
     problems = [] if same else ["a read does not return the mapped bytes"]
     problems += [] if whole else ["an allocated file has no blocks"]
     problems += [] if exclusive else ["two holders get the same lock"]
@@ -117,33 +116,17 @@ def _check_file_use(data_dir: Path, place: Path) -> DoctorFinding:
     return check.ok("allocates, maps and locks")
 
 
-def _not_usable(data_dir: Path, error: OSError) -> DoctorFinding:
-    remedy = f"give user {os.geteuid()} the right to write there, or set storage.data_dir"
-    return Check("data_directory", str(data_dir)).error(f"cannot be used: {error}", remedy)
-
-
 def check_rights(data_dir: Path) -> DoctorFinding:
     """Checks that no other user can read message bodies or the key of copies."""
+    os.scandir(data_dir).close()  # raises; the walk would find no file
+    readable = list(fs.HOST_FS.readable_by_others(data_dir))
     check = Check("data_rights", str(data_dir))
-    try:
-        os.scandir(data_dir).close()  # the walk leaves out what it cannot open
-        readable = list(fs.HOST_FS.readable_by_others(data_dir))
-    except OSError as error:
-        return check.warning(f"not checked: {error}", "examine as the user who runs the shard")
     if not readable:
         return check.ok("only its owner can read its files")
     return check.error(
         f"others have rights to {len(readable)} files and directories, first {readable[0]}",
         "start the shard, which takes these rights away; or chmod -R go-rwx on it",
     )
-
-
-def _check_space(
-    settings: Settings, data_dir: Path, place: Path, *, has_wheel: bool
-) -> DoctorFinding:
-    ring = 0 if has_wheel else settings.wheel.ring * ENTRY_BYTES
-    room = fs.Room.of(place, settings.storage.min_free.of)
-    return check_space(str(data_dir), room, ring)
 
 
 def check_space(subject: str, room: fs.Room, ring: int) -> DoctorFinding:

@@ -2,8 +2,8 @@
 
 Invariant: it writes only under the scratch names (scratch.py) and in a temporary folder
 (data_directory.py), and locks or writes nothing of a shard, which may run meanwhile or not exist
-yet. A part that fails becomes one finding, and the next part follows; no part of the cluster does
-if no broker can be reached.
+yet. A part that fails becomes one finding, and the next part follows; none does if no broker can be
+reached.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from duewheel.kafka.connect.bootstrap import capture_errors
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.terminal import progress_bar
 
-Parts = dict[str, Callable[[Cluster], Findings]]
 Begun = Callable[[str, int], None]  # called for each part: its name, and the number of parts
 
 
@@ -52,45 +51,31 @@ def run(settings: Settings, clock: Clock) -> Examined:
 
 def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
     """Runs all parts, and yields their findings; calls `begun` before each part."""
-    of_host: Parts = {
-        "data directory": lambda cluster: data_directory.examine(cluster.settings),
-        "host": lambda cluster: host.examine(cluster.settings),
-    }
-    of_cluster: Parts = {
-        "brokers": brokers.examine,
-        # Before the topics: the first transaction makes Kafka create its own topics.
-        "transactions and clocks": _on_scratch_topic,
-        "topics": topics.examine,
-        "shard": shard.examine,
-        "rights": rights.examine,
-    }
-    steps = len(of_host) + len(of_cluster)
-
-    def of(parts: Parts) -> Findings:
-        for name, part in parts.items():
-            begun(name, steps)
-            yield from guarded(name, cluster, part)
-
     call_s = settings.dequeue.call_deadline.total_seconds()
-    with (
-        capture_errors() as errors,
-        KafkaAdmin(settings.kafka.client_options("admin"), call_s) as admin,
-    ):
+    client = settings.kafka.client_options("admin")
+    with capture_errors(), KafkaAdmin(client, call_s) as admin:
         cluster = Cluster(settings, admin, clock)
-        yield from of(of_host)
+        parts: dict[str, Callable[[Cluster], Findings]] = {
+            "data directory": lambda cluster: data_directory.examine(cluster.settings),
+            "host": lambda cluster: host.examine(cluster.settings),
+            "bootstrap servers": bootstrap.examine,
+            "brokers": brokers.examine,
+            # Before the topics: the first transaction makes Kafka create its own topics.
+            "transactions and clocks": _on_scratch_topic,
+            "topics": topics.examine,
+            "shard": shard.examine,
+            "rights": rights.examine,
+        }
         try:
-            yield from bootstrap.examine(settings)
-            try:
-                admin.call("connect", lambda _: None)
-            except DuewheelError as error:
-                raise Ended(bootstrap.client_refused(admin.clients, error, errors.text)) from error
-            yield from of(of_cluster)
+            for name, part in parts.items():
+                begun(name, len(parts))
+                yield from guarded(name, cluster, part)
         except Ended as end:
             yield end.finding
 
 
 def guarded(name: str, cluster: Cluster, part: Callable[[Cluster], Findings]) -> Findings:
-    """Yields a part's findings; what fails in it, or cannot be parsed, becomes the last one.
+    """Yields a part's findings; a failure, or an answer that does not parse, becomes the last.
 
     Raises:
         Ended: as the part.

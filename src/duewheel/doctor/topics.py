@@ -32,8 +32,7 @@ def examine(cluster: Cluster) -> Findings:
     yield from check_open_targets(settings.timer)
     for found in cluster.admin.topic_findings(settings):
         yield as_finding(found, remedies)
-    listed = settings.timer.topics
-    others = [name for name in cluster.timer_topics if name not in listed]
+    others = [name for name in cluster.timer_topics if name not in settings.timer.topics]
     matching = cluster.admin.timer_topic_findings(settings, others)
     yield from check_matching(matching, remedies)
     topics = cluster.admin.topics([*cluster.own_topics, *targets, _TRANSACTION_LOG])
@@ -43,7 +42,11 @@ def examine(cluster: Cluster) -> Findings:
         yield from check_survivable(topic, remedies)
     for target in targets:
         if not topics[target].exists and not topics[target].is_forbidden:
-            yield _target_missing(target, remedies)
+            yield Check("target_missing", f"topic {target}").error(
+                "the configuration names it as a target, and it does not exist: its messages "
+                "become dead letters",
+                f"`duewheel topic create {target}`, or {remedies.topic('create', target)}",
+            )
     timers = [existing[name] for name in cluster.timer_topics if name in existing]
     written = [existing[name] for name in targets if name in existing]
     yield from check_sizes(timers, written, remedies)
@@ -171,11 +174,3 @@ def check_open_targets(timer: TimerSection) -> Findings:
         else:
             remedy = "name targets in timer.targets, or one in timer.mapping; duewheel reconfigure"
             yield check.warning("open for none: all dead letters", remedy)
-
-
-def _target_missing(topic: str, remedies: Remedies) -> DoctorFinding:
-    return Check("target_missing", f"topic {topic}").error(
-        "the configuration names it as a target, and it does not exist: its messages become "
-        "dead letters",
-        f"`duewheel topic create {topic}`, or {remedies.topic('create', topic)}",
-    )

@@ -12,7 +12,11 @@ from tests.harness.config_file import small_settings
 
 from duewheel.api.examination import DoctorFinding
 from duewheel.checkpoints.fs import Room
+from duewheel.clock import SystemClock
 from duewheel.doctor import data_directory
+from duewheel.doctor.cluster import Cluster
+from duewheel.doctor.examination import guarded
+from duewheel.kafka.topics.admin import KafkaAdmin
 
 NOBODY = 65534
 
@@ -60,31 +64,38 @@ def test_room_for_the_wheel_and_for_timers() -> None:
     assert "leaves 256 (storage.min_free), the wheel takes 134" in found(ring).found
 
 
+def findings(data_dir: Path) -> dict[str, DoctorFinding]:
+    """The findings of a data directory, by code: as the whole examination has them."""
+    settings = small_settings(data_dir)
+    cluster = Cluster(settings, KafkaAdmin({}), SystemClock())
+    found = guarded("data directory", cluster, lambda _: data_directory.examine(settings))
+    return {finding.code: finding for finding in found}
+
+
 def test_a_directory_below_a_closed_folder_is_one_error(tmp_path: Path) -> None:
     with no_rights_on(tmp_path):
-        (finding,) = data_directory.examine(small_settings(tmp_path / "data"))
-    assert (finding.code, finding.severity) == ("data_directory", "error")
-    assert "Permission denied" in finding.found
-    assert finding.remedy.startswith("give user ")
+        found = findings(tmp_path / "data")
+    assert found.keys() == {"not_examined"}
+    failed = found["not_examined"]
+    assert (failed.subject, failed.severity) == ("data directory", "error")
+    assert "Permission denied" in failed.found
+    assert failed.remedy.startswith("check the rights of user ")
 
 
 def test_rights_are_not_found_right_where_nobody_could_look(tmp_path: Path) -> None:
-    with no_rights_on(tmp_path):
-        finding = data_directory.check_rights(tmp_path)
-    assert (finding.code, finding.severity) == ("data_rights", "warning")
-    assert finding.found.startswith("not checked: ")
+    with no_rights_on(tmp_path), pytest.raises(PermissionError):
+        data_directory.check_rights(tmp_path)
 
 
 def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
-    found = list(data_directory.examine(small_settings(tmp_path / "data")))
-    severity = {finding.code: finding.severity for finding in found}
-    assert severity["data_directory"] == "error"
-    assert severity["data_rights"] == "warning"
+    found = findings(tmp_path / "data")
+    assert found["data_directory"].severity == found["not_examined"].severity == "error"
+    assert "data_rights" not in found
 
 
 def test_a_directory_to_come_is_examined_in_its_nearest_parent(tmp_path: Path) -> None:
-    found = list(data_directory.examine(small_settings(tmp_path / "far" / "data")))
-    assert [finding.code for finding in found] == ["file_system", "data_directory", "disk_space"]
-    assert found[1].severity == "ok"
+    found = findings(tmp_path / "far" / "data")
+    assert found.keys() == {"file_system", "data_directory", "disk_space"}
+    assert found["data_directory"].severity == "ok"
     assert list(tmp_path.iterdir()) == []
