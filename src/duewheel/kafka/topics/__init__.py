@@ -1,5 +1,4 @@
-"""Topics: `requirements` has the settings that each must have, `topic_checks` compares, `admin`
-creates.
+"""Topics: `requirements` of each, `topic_checks` compares with them, `admin` creates and alters.
 
 `discovery` decides which timer topics are read, `transaction_settings` which settings no
 transaction survives. `topic_reader` has the connection of `admin`, `description` the requests for

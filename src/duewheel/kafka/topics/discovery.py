@@ -130,23 +130,12 @@ def discover(
     left_out = {topic: each.why for topic, each in decisions.items() if not each.is_read}
     faulty = {topic: each.why for topic, each in decisions.items() if each.is_read and each.why}
     right = [topic for topic in topics if topic not in left_out]
-    left_out |= _beyond_room(settings, admin, taken.partitions, right, room_bytes)
+    # Deleted ones keep their place until the loss is accepted: else a client that makes topics and
+    # deletes them could fill the records without bound.
+    counts = own_counts(settings, admin.partition_counts(right))
+    left_out |= beyond_room(counts, taken.partitions, room_bytes, settings.timer.topics)
     read = tuple(topic for topic in right if topic not in left_out)
     return TopicSet(read, dict(sorted(left_out.items())), faulty)
-
-
-def _beyond_room(
-    settings: Settings,
-    admin: TopicChecks,
-    taken: Mapping[str, int],
-    existing: Sequence[str],
-    room_bytes: int,
-) -> dict[str, str]:
-    """Why topics do not fit. Deleted ones keep their place until the loss is accepted: else a
-    client that makes topics and deletes them could fill the records without bound.
-    """
-    counts = own_counts(settings, admin.partition_counts(existing))
-    return beyond_room(counts, taken, room_bytes, settings.timer.topics)
 
 
 def _sentence(settings: Settings, topic: str, finding: TopicFinding) -> str:

@@ -102,15 +102,11 @@ class TopicChecks(TopicReader):
                 continue
             plans = [timer_topic_plan(settings, topic)]
             plans += room_plans(settings, configs[topic])
-            compared = [
+            findings[topic] = [
                 finding
                 for plan in plans
                 if plan.name in configs
                 for finding in compare(plan, 0, configs[plan.name])
-            ]
-            findings[topic] = [
-                finding
-                for finding in compared
                 if finding.state is TopicState.DIFFERS
                 or (finding.state is TopicState.WITHHELD and finding.topic == topic)
             ]
@@ -131,38 +127,31 @@ class TopicChecks(TopicReader):
         return findings
 
     def _refuse_or_warn(self, findings: Sequence[TopicFinding]) -> None:
-        missing = [finding.topic for finding in findings if finding.state is TopicState.MISSING]
-        if missing:
+        address = self.clients.address
+        of = {state: [each for each in findings if each.state is state] for state in TopicState}
+        if missing := of[TopicState.MISSING]:
             raise ConfigError(
-                f"Kafka at {self.clients.address} has no topic {', '.join(missing)}: "
+                f"Kafka at {address} has no topic {', '.join(each.topic for each in missing)}: "
                 "`duewheel init` creates what is missing"
             )
-        self._warn(findings)
-        differences = [finding for finding in findings if finding.state is TopicState.DIFFERS]
-        if differences:
-            raise ConfigError(differences_text(self.clients.address, differences))
-
-    def _warn(self, findings: Sequence[TopicFinding]) -> None:
-        unreadable = [
-            finding.topic for finding in findings if finding.state is TopicState.UNREADABLE
-        ]
-        if unreadable:
+        if unreadable := of[TopicState.UNREADABLE]:
             log.warning(
                 "topic settings cannot be checked: the right DescribeConfigs is missing",
-                topics=unreadable,
+                topics=[each.topic for each in unreadable],
             )
-        for finding in findings:
-            if finding.state is TopicState.WITHHELD:
-                log.warning(
-                    "a topic setting cannot be checked: the broker hides it",
-                    topic=finding.topic,
-                    setting=finding.setting,
-                    wanted=finding.wanted,
-                )
-            if finding.state is TopicState.COSTLY:
-                log.warning(
-                    "a topic setting costs time",
-                    topic=finding.topic,
-                    reason=described(finding),
-                    remedy=remedy_command(self.clients.address, finding.topic, finding.remedy),
-                )
+        for each in of[TopicState.WITHHELD]:
+            log.warning(
+                "a topic setting cannot be checked: the broker hides it",
+                topic=each.topic,
+                setting=each.setting,
+                wanted=each.wanted,
+            )
+        for each in of[TopicState.COSTLY]:
+            log.warning(
+                "a topic setting costs time",
+                topic=each.topic,
+                reason=described(each),
+                remedy=remedy_command(address, each.topic, each.remedy),
+            )
+        if differences := of[TopicState.DIFFERS]:
+            raise ConfigError(differences_text(address, differences))
