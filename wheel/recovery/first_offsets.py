@@ -1,7 +1,4 @@
-"""From which offsets a start reads Kafka: those of the kept files, else the first pending ones.
-
-The recovery and its preview decide by the same functions.
-"""
+"""From which offsets a start reads Kafka: those of the kept files, else the first pending ones."""
 
 from __future__ import annotations
 

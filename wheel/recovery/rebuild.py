@@ -77,9 +77,7 @@ def apply_recovery(
     marks = start_marks(None if records is None else kept, directory.config, progress, offsets_at)
     if records is None:
         _discard_all(directory, marks, r, progress)
-        recovered = Recovered(Keep.NOTHING, 0, marks)
-    else:
-        recovered = Recovered(record.keep, records, marks)
+    recovered = Recovered(Keep.NOTHING if records is None else record.keep, records or 0, marks)
     state.set_recovered(record.generation)
     log.info(
         "recovered",

@@ -67,7 +67,7 @@ class AttemptMaker:
     def make(
         self, admin: KafkaAdminClient, prepared: Prepared | None, progress: Progress
     ) -> PublishAttempt:
-        """The content of the next transaction; None is the progress alone, without held copies."""
+        """The content of the next transaction; None is the progress alone: no held copy moves."""
         if prepared is None:
             return PublishAttempt(progress, aside=Aside(held=progress.held))
         deliveries, encoded = prepared.deliveries, prepared.encoded

@@ -72,7 +72,9 @@ def preview_start(settings: Settings) -> StartPreview:
     with factory.kafka_admin(settings) as admin:
         progress, local = _read_state(settings)
         if progress is None:
-            starts = _starts_of_new_shard(settings, admin, local)
+            starts, are_empty = first_starts(settings, admin)
+            if not (are_empty and local.is_fresh):
+                raise RecoveryRefused(NO_PROGRESS)
             return _preview("new", Keep.NOTHING, starts, Reread(), begun_s)
         decision = _decide(settings, progress, local)
         kept = kept_commit(decision.keep, lambda: local.commit, lambda: local.durable)
@@ -119,14 +121,6 @@ def _read_state(settings: Settings) -> tuple[Progress | None, Local]:
 def _reached(progress: Progress) -> tuple[int, int]:
     parts = progress.partitions.values()
     return sum(part.delivered_slot for part in parts), sum(part.half_below or 0 for part in parts)
-
-
-def _starts_of_new_shard(settings: Settings, admin: KafkaAdmin, local: Local) -> Marks:
-    """Returns the start offsets of a shard without progress."""
-    starts, are_empty = first_starts(settings, admin)
-    if not (are_empty and local.is_fresh):
-        raise RecoveryRefused(NO_PROGRESS)
-    return starts
 
 
 def _decide(settings: Settings, progress: Progress, local: Local) -> Decision:
