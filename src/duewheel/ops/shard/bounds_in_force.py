@@ -35,32 +35,10 @@ Value = int | str | dict[str, int] | None
 def bounds_in_force(settings: Settings) -> dict[str, BoundInForce]:
     """Builds the section `bounds` of `config check` and `status`: by name, `value` and `from`."""
     set_by, ready = partial(_set, settings), ReadyBounds.of(settings)
-    return {
-        **_of_ingest(settings),
-        **_of_dequeue(settings),
-        "transactions_in_flight": _fixed(TRANSACTIONS_IN_FLIGHT),
-        "transaction_records": set_by("dequeue.chunk_records"),
-        "transaction_bytes": set_by("dequeue.chunk_bytes"),
-        "transaction_partitions": _fixed(dequeue_config.PARTITIONS_MAX),
-        "transaction_rolls": _fixed(dequeue_config.ROLLS_MAX),
-        "transaction_answers": _fixed(dequeue_config.REPLIES_MAX),
-        "transaction_timeout_ms": set_by("dequeue.transaction_timeout_ms"),
-        "call_deadline_ms": set_by("dequeue.call_deadline"),
-        "batch_bytes": _fixed(TransactionLimits().batch_bytes),
-        "batch_bytes_max": _fixed(
-            TransactionLimits().batch_bytes_max, "fixed; less where a topic takes less"
-        ),
-        "ready_silence_ms": _fixed(ready.silence_ms),
-        "ready_lag_ms": _fixed(ready.lag_ms, _RARELY_MORE),
-        "ready_batch_ms": _fixed(ready.batch_ms, _RARELY_MORE),
-        "ready_unplanned_ms": _fixed(ready.unplanned_ms),
-        "ready_behind_ms": _fixed(ready.behind_ms),
-    }
-
-
-def _of_ingest(settings: Settings) -> dict[str, BoundInForce]:
-    set_by, lowered = partial(_set, settings), Attempt.read(settings.storage.data_dir / SPARK_DIR)
     rows = settings.ingest.max_offsets_per_trigger
+    lowered = Attempt.read(settings.storage.data_dir / SPARK_DIR)
+    unlimited = BoundInForce(value=None, source=set_by("dequeue.hot_slot").source)
+    is_limited = settings.dequeue.hot_slot != "none"
     return {
         "rows_per_trigger": set_by("ingest.max_offsets_per_trigger"),
         "rows_per_trigger_now": _fixed(
@@ -79,13 +57,6 @@ def _of_ingest(settings: Settings) -> dict[str, BoundInForce]:
         "longest_delay_ms": set_by("timer.max_delay"),
         "recurring_headers": _fixed(RECURRING_HEADERS_MAX),
         "recurring_bytes": _fixed(RECURRING_BYTES_MAX),
-    }
-
-
-def _of_dequeue(settings: Settings) -> dict[str, BoundInForce]:
-    set_by, is_limited = partial(_set, settings), settings.dequeue.hot_slot != "none"
-    unlimited = BoundInForce(value=None, source=set_by("dequeue.hot_slot").source)
-    return {
         "hot_slot_rows": set_by("dequeue.hot_slot_limit") if is_limited else unlimited,
         "scan_records": _fixed(dequeue_config.SPAN_RECORDS),
         "queues": _fixed(QUEUES),
@@ -95,6 +66,23 @@ def _of_dequeue(settings: Settings) -> dict[str, BoundInForce]:
         "read_ahead_ms": set_by("dequeue.read_ahead"),
         "read_ahead_bytes": set_by("dequeue.read_ahead_bytes"),
         "topic_series": _fixed(TOPIC_SERIES_MAX),
+        "transactions_in_flight": _fixed(TRANSACTIONS_IN_FLIGHT),
+        "transaction_records": set_by("dequeue.chunk_records"),
+        "transaction_bytes": set_by("dequeue.chunk_bytes"),
+        "transaction_partitions": _fixed(dequeue_config.PARTITIONS_MAX),
+        "transaction_rolls": _fixed(dequeue_config.ROLLS_MAX),
+        "transaction_answers": _fixed(dequeue_config.REPLIES_MAX),
+        "transaction_timeout_ms": set_by("dequeue.transaction_timeout_ms"),
+        "call_deadline_ms": set_by("dequeue.call_deadline"),
+        "batch_bytes": _fixed(TransactionLimits().batch_bytes),
+        "batch_bytes_max": _fixed(
+            TransactionLimits().batch_bytes_max, "fixed; less where a topic takes less"
+        ),
+        "ready_silence_ms": _fixed(ready.silence_ms),
+        "ready_lag_ms": _fixed(ready.lag_ms, _RARELY_MORE),
+        "ready_batch_ms": _fixed(ready.batch_ms, _RARELY_MORE),
+        "ready_unplanned_ms": _fixed(ready.unplanned_ms),
+        "ready_behind_ms": _fixed(ready.behind_ms),
     }
 
 
