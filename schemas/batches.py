@@ -12,7 +12,7 @@ Publishing therefore joins bytes and decodes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -150,14 +150,7 @@ class TimerBatch:
         targets = list(dict.fromkeys(name for each in batches for name in each.targets))
         codes = list(dict.fromkeys(code for each in batches for code in each.codes))
         renamed = [_renamed(each, partitions, targets, codes) for each in batches]
-        joined: dict[str, Any] = {}
-        for field in fields(self):
-            parts = [getattr(each, field.name) for each in renamed]
-            if isinstance(parts[0], np.ndarray):
-                joined[field.name] = np.concatenate(parts)
-            elif isinstance(parts[0], pa.Array):
-                joined[field.name] = pa.concat_arrays(parts)
-        return replace(renamed[0], **joined)
+        return replace(renamed[0], **_joined(renamed))
 
 
 def _renamed(
@@ -242,14 +235,7 @@ class Deliveries:
         """These rows, then `others`, whose lists begin with those of these."""
         assert others.targets[: len(self.targets)] == self.targets
         assert others.source_partitions == self.source_partitions
-        joined: dict[str, Any] = {}
-        for field in fields(self):
-            parts = [getattr(each, field.name) for each in (self, others)]
-            if isinstance(parts[0], np.ndarray):
-                joined[field.name] = np.concatenate(parts)
-            elif isinstance(parts[0], pa.Array):
-                joined[field.name] = pa.concat_arrays(parts)
-        return replace(others, **joined)
+        return replace(others, **_joined([self, others]))
 
     def slice(self, first: int, end: int) -> Deliveries:
         """The rows [first, end); copies nothing."""
@@ -257,6 +243,18 @@ class Deliveries:
 
 
 Rows = TypeVar("Rows", TimerBatch, Deliveries)
+
+
+def _joined(batches: Sequence[Rows]) -> dict[str, Any]:
+    """The columns of all, by field."""
+    joined: dict[str, Any] = {}
+    for name in batches[0].__slots__:
+        parts = [getattr(each, name) for each in batches]
+        if isinstance(parts[0], np.ndarray):
+            joined[name] = np.concatenate(parts)
+        elif isinstance(parts[0], pa.Array):
+            joined[name] = pa.concat_arrays(parts)
+    return joined
 
 
 def _taken(rows_of: Rows, rows: Int64) -> Rows:

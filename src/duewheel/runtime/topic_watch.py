@@ -97,7 +97,6 @@ class TopicWatch:
         with suppress(KafkaUnavailable), self._admin() as admin:
             if self._has_changed(admin):
                 return True
-            require_same_topics(self._ids, admin.topic_ids(self.topic_set.topics))
             marks = self._marks()  # before the ends, or new messages look like a lost end
             ends = shard_settings.own(self._settings, admin.end_offsets(self.topic_set.topics))
             require_not_below(marks, ends)
@@ -111,15 +110,16 @@ class TopicWatch:
             RecoveryRefused: one was recreated; the query may only have seen that its end is lower.
         """
         with suppress(KafkaUnavailable), self._admin() as admin:
-            if self._has_changed(admin):
-                return True
-            require_same_topics(self._ids, admin.topic_ids(self.topic_set.topics))
+            return self._has_changed(admin)
         return False
 
     def _has_changed(self, admin: KafkaAdmin) -> bool:
         topic_set = discover(self._settings, admin, TakenTopics.of(self._state))
         self._log_changes(topic_set)
-        return topic_set.topics != self.topic_set.topics
+        if topic_set.topics == self.topic_set.topics:
+            require_same_topics(self._ids, admin.topic_ids(self.topic_set.topics))
+            return False
+        return True
 
     def _admin(self) -> KafkaAdmin:
         """A client of its own, with a short deadline: the sink's would delay the heartbeat."""
