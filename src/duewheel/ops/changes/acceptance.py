@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from duewheel import factory
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError
-from duewheel.factory import contract
 from duewheel.schemas.request.preview import rejection_of
 from duewheel.schemas.wire.single_record import Header
 
@@ -28,7 +27,7 @@ def require_accepted(
     Raises:
         ConfigError: with the reason and code of the dead letter.
     """
-    rejection = rejection_of(contract(settings), timer_topic, key, value, headers, now_ms)
+    rejection = rejection_of(factory.contract(settings), timer_topic, key, value, headers, now_ms)
     if rejection is None:
         return
     text = f"it would become a dead letter: {rejection.reason} ({rejection.code})"
@@ -48,7 +47,7 @@ def to_open_for_recurring(timer_topic: str) -> str:
 
 def require_contract(settings: Settings) -> None:
     """Raises a ConfigError if no rules for timers can be made of the settings."""
-    contract(settings)
+    factory.contract(settings)
 
 
 def is_missing(settings: Settings, target: str) -> bool:
