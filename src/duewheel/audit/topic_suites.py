@@ -80,7 +80,7 @@ class TopicSuites:
         """
         suites = {} if values is None else dict.fromkeys(decoded, _NO_SUITE)
         suites |= {topic: _suite(topic, path) for topic, path in files.items()}
-        self._topics = {topic: _Topic(suite, values) for topic, suite in suites.items()}
+        self._topics = {topic: _Topic(topic, suite, values) for topic, suite in suites.items()}
 
     def take(self, records: KafkaRecords, batch: TimerBatch) -> None:
         """Keeps what the suites name of the accepted timers; each record is a row of `batch`."""
@@ -101,7 +101,10 @@ class TopicSuites:
 class _Topic:
     """The suite of one topic, and its rows."""
 
-    def __init__(self, suite: Mapping[str, Any], registry: RegistryValues | None) -> None:
+    def __init__(
+        self, topic: str, suite: Mapping[str, Any], registry: RegistryValues | None
+    ) -> None:
+        self._topic = topic
         self._suite = suite
         self._registry = registry
         self._of_schemas = Tally(_DECODED)
@@ -138,7 +141,7 @@ class _Topic:
         rows = sorted({*np.flatnonzero(with_schema_number(records.value)).tolist(), *named})
         values = records.value.take(np.array(rows, np.int64)).column().to_pylist()
         for row, value in zip(rows, values, strict=True):
-            found = registry.decoded([(HEADER, named.get(row))], value)
+            found = registry.decoded(self._topic, [(HEADER, named.get(row))], value)
             if found is None:
                 continue
             tally = self._of_schemas

@@ -5,9 +5,10 @@ fastavro, a pattern may be matched for years, and a body of ten bytes decodes to
 process of its own, with a bound of memory, which its parent ends if an answer takes too long.
 
 Only the configured address is asked, by a number or a UUID: without redirects, proxies, and schemas
-that others refer to. The parent sends the address as JSON, then pairs of messages: number or UUID,
-and body. Each answer begins with the kind of the schema in a line, before the value as JSON; or
-with an empty line, before a reason.
+that others refer to. The parent sends the address as JSON, then three messages for each value: its
+topic, the number or UUID, and the body. There are two answers: an empty one once the schema is
+there; then the kind of the schema in a line, before the value as JSON, or an empty line, before a
+reason.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import signal
 import ssl
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import date
@@ -43,7 +44,7 @@ _SCHEMAS_MAX = 500  # that are kept
 _ASK_S = 3.0  # of one answer of the registry, from the connection on
 _REST_S = 10.0  # a registry that has not answered is not asked again for so long
 _FORGET_S = 60.0  # a schema that was not found is asked for again after this
-_FAILURES_MAX = 100  # schemas that are not found within that time
+_FAILURES_MAX = 100  # schemas of one topic that are not found within that time
 
 Decode = Callable[[bytes], Any]
 
@@ -71,10 +72,10 @@ class _Registry:
         self._ca_file = ca_file
         self._silence = ""  # why it has not answered
         self._rests_until_s = 0.0
-        self._failures = deque[float](maxlen=_FAILURES_MAX)
+        self._failures = defaultdict[str, deque[float]](lambda: deque(maxlen=_FAILURES_MAX))
 
-    def ask(self, schema: str, query: str = "") -> Mapping[str, Any]:
-        """The registry's description of a schema.
+    def ask(self, topic: str, schema: str, query: str = "") -> Mapping[str, Any]:
+        """The registry's description of a schema, for a value of this topic.
 
         Raises:
             _Refused: there is none.
@@ -82,7 +83,8 @@ class _Registry:
         now_s = time.monotonic()
         if now_s < self._rests_until_s:
             raise _NoAnswer(self._silence)
-        if len(self._failures) == _FAILURES_MAX and now_s < self._failures[0] + _FORGET_S:
+        failures = self._failures[topic]
+        if len(failures) == _FAILURES_MAX and now_s < failures[0] + _FORGET_S:
             raise _NoAnswer("too many schemas were not found: none is looked up for a minute")
         try:
             status, body = self._get(schema, query)
@@ -94,7 +96,7 @@ class _Registry:
         if status == HTTPStatus.OK and len(body) <= _SCHEMA_BYTES_MAX:
             description: Mapping[str, Any] = json.loads(body)
             return description
-        self._failures.append(now_s)
+        failures.append(now_s)
         if status == HTTPStatus.OK:
             raise _Refused(f"schema {schema} has more than {_SCHEMA_BYTES_MAX >> 20} MiB")
         if status == HTTPStatus.NOT_FOUND:
@@ -215,20 +217,26 @@ class _Decoder:
         self._registry = registry
         self._schemas: dict[str, tuple[float, str, Decode | _Refused]] = {}
 
-    def decoded(self, schema: str, body: bytes) -> tuple[str, bytes]:
-        """The kind of the schema, and the value as JSON in UTF-8.
+    def schema(self, topic: str, schema: str) -> tuple[str, Decode | _Refused]:
+        """The kind of a schema, and how it decodes; or why nothing is decoded by it."""
+        until_s, kind, decode = self._schemas.pop(schema, (0.0, "", _Refused()))
+        if until_s < time.monotonic():
+            try:
+                until_s, kind, decode = self._read(topic, schema)
+            except _NoAnswer as error:
+                return "", error
+        if len(self._schemas) >= _SCHEMAS_MAX:
+            del self._schemas[next(iter(self._schemas))]
+        self._schemas[schema] = until_s, kind, decode
+        return kind, decode
+
+    @staticmethod
+    def decoded(schema: str, kind: str, decode: Decode, body: bytes) -> bytes:
+        """A value as JSON in UTF-8.
 
         Raises:
             _Refused: it is not decoded.
         """
-        until_s, kind, decode = self._schemas.pop(schema, (0.0, "", _Refused()))
-        if until_s < time.monotonic():
-            until_s, kind, decode = self._read(schema)
-        if len(self._schemas) >= _SCHEMAS_MAX:
-            del self._schemas[next(iter(self._schemas))]
-        self._schemas[schema] = until_s, kind, decode
-        if isinstance(decode, _Refused):
-            raise decode
         try:
             text = json.dumps(decode(body), default=_plain, ensure_ascii=False)
             octets = text.encode(errors="replace")
@@ -237,11 +245,11 @@ class _Decoder:
             raise _Refused(f"the value does not fit {kind} schema {schema} ({why})") from error
         if len(octets) > _TEXT_BYTES_MAX:
             raise _Refused(f"decoded, it has more than {_TEXT_BYTES_MAX >> 20} MiB")
-        return kind, octets
+        return octets
 
-    def _read(self, schema: str) -> tuple[float, str, Decode | _Refused]:
+    def _read(self, topic: str, schema: str) -> tuple[float, str, Decode | _Refused]:
         try:
-            return math.inf, *self._made(schema)
+            return math.inf, *self._made(topic, schema)
         except _NoAnswer:
             raise
         except _Refused as refused:
@@ -252,8 +260,8 @@ class _Decoder:
             why = _Refused(f"schema {schema} cannot be used ({type(error).__name__})")
         return time.monotonic() + _FORGET_S, "", why
 
-    def _made(self, schema: str) -> tuple[str, Decode]:
-        found = self._registry.ask(schema)
+    def _made(self, topic: str, schema: str) -> tuple[str, Decode]:
+        found = self._registry.ask(topic, schema)
         kind = found.get("schemaType", "AVRO")
         if kind not in _KINDS:
             raise _Refused(f"schema {schema} is neither Avro nor JSON Schema nor Protobuf")
@@ -265,7 +273,7 @@ class _Decoder:
             if kind != "PROTOBUF":
                 raise
         # It was registered as source text: only the registry can compile that.
-        return kind, _protobuf(self._registry.ask(schema, "?format=serialized")["schema"])
+        return kind, _protobuf(self._registry.ask(topic, schema, "?format=serialized")["schema"])
 
 
 def _plain(value: object) -> str:
@@ -284,11 +292,16 @@ def main() -> None:
         decoder = _Decoder(_Registry(**json.loads(parent.recv_bytes())))
         while True:
             try:
-                schema, body = parent.recv_bytes().decode(), parent.recv_bytes()
+                topic, schema = (parent.recv_bytes().decode() for _ in range(2))
+                body = parent.recv_bytes()
             except EOFError:
                 return
+            kind, decode = decoder.schema(topic, schema)
+            parent.send_bytes(b"")
             try:
-                kind, text = decoder.decoded(schema, body)
+                if isinstance(decode, _Refused):
+                    raise decode
+                text = decoder.decoded(schema, kind, decode, body)
             except _Refused as refused:
                 kind, text = "", str(refused).encode()
             parent.send_bytes(kind.encode() + b"\n" + text)

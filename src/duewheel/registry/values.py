@@ -26,9 +26,12 @@ from duewheel.errors import DuewheelError
 from duewheel.osutil.child_process import Child
 from duewheel.schemas.wire.schema_number import schema_and_body
 
-ANSWER_S = 10.0  # of one value: a schema is read, and perhaps a library imported
-_ENDS_MAX = 20  # schemas that have ended a child, within _ENDED_S
-_ENDED_S = 600.0  # no value of such a schema is decoded for so long
+ANSWER_S = 10.0  # until a schema is read, and perhaps a library imported
+VALUE_S = 3.0  # then of the value
+_ENDS_MAX = 5  # schemas that have ended a child with values of one topic, within _ENDED_S
+_ENDED_S = 600.0  # no value of such a topic and schema is decoded for so long
+_SLOW_S = 0.2  # a value that takes longer is slow
+_SLOW_MAX_S = 20.0  # of slow values of one topic, within _ENDED_S: an audit has many
 _VALUE_BYTES_MAX = 8 << 20
 _ANSWER_BYTES_MAX = 8 << 20  # more than the child sends
 
@@ -48,12 +51,16 @@ class RegistryValues:
         self._registry = registry
         self._lock = threading.Lock()  # of all below
         self._child: tuple[Child, Connection] | None = None
-        self._ended: dict[str, tuple[float, str]] = {}  # by schema: until when, and why
+        # By topic and schema, until when and why: other topics have values of the schema, too.
+        self._ended: dict[tuple[str, str], tuple[float, str]] = {}
+        self._slow: dict[str, tuple[float, float]] = {}  # by topic, until when, and how many s
 
     def decoded(
-        self, headers: Iterable[tuple[str, bytes | None]], value: bytes | None
+        self, topic: str, headers: Iterable[tuple[str, bytes | None]], value: bytes | None
     ) -> Decoded | None:
-        """Decodes a value, or says why not; None if it names no schema."""
+        """Decodes a value that was written to a topic, or says why not; None: it names no schema.
+        What its writers do bounds the values of no other topic.
+        """
         found = None if value is None else schema_and_body(headers, value)
         if found is None:
             return None
@@ -63,34 +70,42 @@ class RegistryValues:
         if not self._lock.acquire(timeout=ANSWER_S):
             return Decoded(None, None, "other values are being decoded")
         try:
-            kind, text = self._answer(schema, body)
+            kind, text = self._answer(topic, schema, body)
         finally:
             self._lock.release()
         return Decoded(text, f"{kind} schema {schema}", None) if kind else Decoded(None, None, text)
 
-    def _answer(self, schema: str, body: bytes) -> tuple[str, str]:
+    def _answer(self, topic: str, schema: str, body: bytes) -> tuple[str, str]:
         """The kind of the schema, and the value; or nothing, and a reason."""
         now_s = time.monotonic()
         self._ended = {name: each for name, each in self._ended.items() if each[0] > now_s}
-        if schema in self._ended or len(self._ended) >= _ENDS_MAX:
-            return "", self._ended.get(schema, (0.0, "too many schemas have ended the decoder"))[1]
+        if ended := self._ended.get((topic, schema)):
+            return "", ended[1]
+        if sum(each == topic for each, _ in self._ended) >= _ENDS_MAX:
+            return "", f"values of {topic} have ended the decoder too often"
+        self._slow = {name: each for name, each in self._slow.items() if each[0] > now_s}
+        until_s, slow_s = self._slow.get(topic, (now_s + _ENDED_S, 0.0))
+        if slow_s > _SLOW_MAX_S:
+            return "", f"values of {topic} take the decoder too long"
         try:
             self._child = self._child or self._started()
             _, connection = self._child
-            connection.send_bytes(schema.encode())
-            connection.send_bytes(body)
-            if not connection.poll(ANSWER_S):
-                raise TimeoutError
-            kind, _, text = connection.recv_bytes(_ANSWER_BYTES_MAX).decode().partition("\n")
+            for part in (topic.encode(), schema.encode(), body):
+                connection.send_bytes(part)
+            _received(connection, ANSWER_S)
+            began_s = time.monotonic()
+            kind, _, text = _received(connection, VALUE_S).partition("\n")
+            if (took_s := time.monotonic() - began_s) > _SLOW_S:
+                self._slow[topic] = until_s, slow_s + took_s
             return kind, text
         except DuewheelError as error:
             return "", str(error)
         except (OSError, EOFError) as error:
             late = isinstance(error, TimeoutError)
-            why = f"takes more than {ANSWER_S:g} s" if late else "ends the process that decodes"
-            self._ended[schema] = (now_s + _ENDED_S, f"schema {schema} {why}")
+            why = f"schema {schema} {error if late else 'ends the process that decodes'}"
+            self._ended[topic, schema] = now_s + _ENDED_S, why
             self._end()
-            return "", self._ended[schema][1]
+            return "", why
         except BaseException:  # its answer would be that of the next value
             self._end()
             raise
@@ -127,6 +142,12 @@ class RegistryValues:
             child.end(signal.SIGKILL, ANSWER_S)
 
 
+def _received(connection: Connection, within_s: float) -> str:
+    if not connection.poll(within_s):
+        raise TimeoutError(f"takes more than {within_s:g} s")
+    return connection.recv_bytes(_ANSWER_BYTES_MAX).decode()
+
+
 def _authorization(registry: RegistrySection) -> str | None:
     if registry.token_file is not None:
         return f"Bearer {secret_in(registry.token_file.expanduser(), 'registry.token_file')}"
@@ -145,10 +166,13 @@ def registry_values(settings: Settings) -> RegistryValues | None:
 
 
 def decoded_fields(
-    settings: Settings, headers: Iterable[tuple[str, bytes | None]], value: bytes | None
+    settings: Settings,
+    topic: str,
+    headers: Iterable[tuple[str, bytes | None]],
+    value: bytes | None,
 ) -> dict[str, str]:
-    """Returns the fields of WithDecoded (api/messages.py) that a value has."""
+    """Returns the fields of WithDecoded (api/messages.py) that a value of a topic has."""
     values = registry_values(settings)
-    found = None if values is None else values.decoded(headers, value)
+    found = None if values is None else values.decoded(topic, headers, value)
     fields = {} if found is None else found._asdict()
     return {name: text for name, text in fields.items() if text is not None}

@@ -178,6 +178,8 @@ def one_letter(
                 headers = [(printable_name(name), value) for name, value in letter.headers]
                 summary = summary_of(letter, position, whole=True)
                 message = headers, letter.value
-                decode = partial(decoded_fields, settings, *message)
+                # It says itself of which timer topic it is, the last header by duewheel.
+                of_topic = (summary.source or "").rpartition("-")[0]
+                decode = partial(decoded_fields, settings, of_topic, *message)
                 return DeadLetterWithMessage.of(summary, *message, body=body, decode=decode)
     return None

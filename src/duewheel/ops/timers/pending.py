@@ -117,7 +117,7 @@ def pending_by_handle(
 
 def _with_message(settings: Settings, timer: PendingTimer, *, body: bool) -> TimerWithMessage:
     summary, message = summary_of(timer, whole=True), (timer.headers, timer.value)
-    decode = partial(decoded_fields, settings, *message)
+    decode = partial(decoded_fields, settings, source_of(timer)[0], *message)
     partition = timer.target_partition
     return TimerWithMessage.of(summary, *message, body=body, decode=decode, partition=partition)
 

@@ -33,11 +33,11 @@ def records_of(
     with _opened(settings, topic) as reader:
         bounds = reader.bounds(since)
         for records, _ in reader.records(bounds if since else {}):
-            yield from _rows(settings, records)
+            yield from _rows(settings, topic, records)
         ends = {place: end for place, (_, end) in bounds.items()}
         while follow:
             ends = dict.fromkeys(reader.partitions(), 0) | ends  # with added partitions
-            yield from _rows(settings, reader.poll(ends))
+            yield from _rows(settings, topic, reader.poll(ends))
 
 
 def lines_to_import(settings: Settings, topic: str) -> Iterator[CopiedLine]:
@@ -72,11 +72,11 @@ def _opened(settings: Settings, topic: str) -> Iterator[LogReader]:
         yield reader
 
 
-def _rows(settings: Settings, records: Iterable[Record]) -> Iterator[ReadRecord]:
-    return map(partial(_row, settings), sorted(records, key=lambda each: each.timestamp_ms))
+def _rows(settings: Settings, topic: str, records: Iterable[Record]) -> Iterator[ReadRecord]:
+    return map(partial(_row, settings, topic), sorted(records, key=lambda each: each.timestamp_ms))
 
 
-def _row(settings: Settings, record: Record) -> ReadRecord:
+def _row(settings: Settings, topic: str, record: Record) -> ReadRecord:
     due_ms = dict(record.headers).get(DUE_MS) or b""
     is_due = due_ms.isdigit() and len(due_ms) < _DIGITS_MAX  # any producer may have written it
     return ReadRecord(
@@ -85,7 +85,7 @@ def _row(settings: Settings, record: Record) -> ReadRecord:
         timestamp_ms=record.timestamp_ms,
         **octets_shown("key", record.key),
         value=_text(record.value),
-        **decoded_fields(settings, record.headers, record.value),
+        **decoded_fields(settings, topic, record.headers, record.value),
         headers=[(printable_name(name), _text(value)) for name, value in record.headers],
         late_ms=record.timestamp_ms - int(due_ms) if is_due else None,
     )
