@@ -62,7 +62,9 @@ def mirror_topics(settings: Settings, **sizes: int) -> None:
 
 def recovered(settings: Settings, **options: Any) -> dict[str, Any]:
     before_ms = options.pop("before_ms", None)
-    return recover(settings, SystemClock(), PREFIX, before_ms, **options).as_json()
+    topics = settings.timer.topics if before_ms is not None else ()
+    before = dict.fromkeys(topics, before_ms)
+    return recover(settings, SystemClock(), PREFIX, before, **options).as_json()
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -260,3 +262,28 @@ def count(servers: str, topic: str) -> int:
     """The end offsets of a topic, together; 0 without one."""
     with KafkaAdmin({"bootstrap_servers": servers}) as admin:
         return sum(admin.end_offsets([topic]).values())
+
+
+def test_records_of_one_writer_stop_the_recovery_of_no_other(
+    broker: SharedBroker, tmp_path: Path, name: str
+) -> None:
+    """What ingest would reject here, a copy that anyone may forge, a spread by a lost offset."""
+    here = settings_on(broker.bootstrap_servers, tmp_path / "here", name)
+    with closing(SparklessShard(here, 1)) as shard:
+        mirror_topics(here, timers=PARTITIONS, receipts=1)
+        mirror = f"{PREFIX}{shard.timers}"
+        due = ("TIMER_DELIVER_MS", b"%d" % (SystemClock().now_ms() + 400 * 86_400_000))
+        forged: list[Header] = [due, ("REAL_TOPIC", shard.target.encode()), ("TIMER_ORIGIN", b"1")]
+        window: list[Header] = [
+            ("TIMER_DELAY_MS", b"3000000"),
+            ("REAL_TOPIC", shard.target.encode()),
+            ("TIMER_WINDOW_MS", b"60000"),
+        ]
+        shard.send(mirror, 0, (None, b"copy", forged), (None, b"window", window))
+        shard.send(mirror, 0, (None, b"past", [("TIMER_DELIVER_MS", b"1"), *window[1:2]]))
+        Timers().send(shard.servers, mirror, [Asked("good", 3_600_000)])
+        verdict = recovered(here)
+    assert verdict["complete"]
+    assert verdict["written"] == 3
+    assert verdict["unclear_windows"] == 1
+    assert sum(verdict["refused"].values()) + sum(verdict["left_out"].values()) == 1

@@ -24,7 +24,7 @@ class MirrorRecovered(Result):
     """The timers of a lost cluster that were written from its mirror; or would be."""
 
     dry_run: bool
-    complete: bool = Field(description="nothing was refused before the end")
+    complete: bool = Field(description="all were read")
     records: int = Field(description="in the mirrored timer topics")
     delivered: int = Field(description="with a receipt, or the dead letter of a failed delivery")
     cancelled: int = Field(description="or replaced")
@@ -33,12 +33,15 @@ class MirrorRecovered(Result):
     assumed_delivered: int = Field(description="due before --delivered-before")
     left_out: dict[str, int] = Field(description="recurring ones; rejected ones by code")
     unclear_cancels: int = Field(description="by handle, of a timer that was not found")
+    unclear_windows: int = Field(
+        description="without id and key, with a window: written, and perhaps delivered before"
+    )
     newest_record_ms: InstantMs | None = Field(description="in the mirrored timer topics")
     newest_receipt_ms: InstantMs | None
     already_done: int = Field(description="timers that earlier runs have read")
     written: int
     past_due: int = Field(description="of the timers written")
-    refused: dict[str, int] = Field(description="timers by error code")
+    refused: dict[str, int] = Field(description="timers that ingest would reject, by error code")
     earliest_due_ms: InstantMs | None
     latest_due_ms: InstantMs | None
     targets: dict[str, int] = Field(description="timers by target")

@@ -8,13 +8,18 @@ timer topics of this one.
        once, over kills, with its position in the state topic (file_import/exactly_once.py)
 
 A second run needs the same mirror: the digest of its lines is in the position.
+
+Anyone may write to a timer topic. So a record of one topic that cannot be decided or written delays
+those of no other topic: timers whose due time is not known exactly are delivered, records that
+ingest would reject are left out, and only the owner's word about one topic leaves its timers out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -48,7 +53,8 @@ class _MirrorTally:
     records: int = 0
     unclear: int = 0
     assumed: int = 0
-    undecided_ms: list[int] = field(default_factory=list)  # of each partition, the latest due time
+    windows: int = 0
+    undecided_ms: dict[str, int] = field(default_factory=dict)  # by timer topic, the latest due
     newest_ms: int | None = None  # timestamp of a record
 
 
@@ -56,18 +62,18 @@ def recover(
     settings: Settings,
     clock: Clock,
     prefix: str,
-    delivered_before_ms: int | None = None,
+    delivered_before_ms: Mapping[str, int] = MappingProxyType({}),
     *,
     dry_run: bool = False,
-    skip_refused: bool = False,
 ) -> MirrorRecovered:
     """Writes the timers that have not left the lost cluster. `prefix` comes before the names of its
-    topics.
+    topics. `delivered_before_ms` says of some timer topics until when timers count as delivered
+    that no receipt decides.
 
     Raises:
         ConfigError: a mirrored topic is missing, or read by this shard; no receipt decides some
-            timers, and `delivered_before_ms` is None; or the mirror is another one than in an
-            earlier run.
+            timers of a topic that `delivered_before_ms` lacks; or the mirror is another one than in
+            an earlier run.
         KafkaUnavailable: no answer in time.
         PublishDoubt: a transaction's outcome is unknown. A new run reads it.
     """
@@ -77,7 +83,7 @@ def recover(
     for topic, add in _sources(settings, prefix, evidence):
         with LogReader(clients, [topic]) as reader:
             add(reader)
-    choice = Choice(f"from-mirror.{prefix}", dry_run, skip_refused)
+    choice = Choice(f"from-mirror.{prefix}", dry_run, skip_refused=True)
     with LogReader(clients, sorted({f"{prefix}{topic}" for (topic, _), _ in partitions})) as reader:
         found = _find(settings, prefix, partitions, evidence, delivered_before_ms, reader)
         lines = Lines(reader, found.waiting)
@@ -91,6 +97,7 @@ def recover(
         copied=found.states[RecordState.COPIED],
         assumed_delivered=found.assumed,
         unclear_cancels=found.unclear,
+        unclear_windows=found.windows,
         left_out=dict(+found.left_out),
         newest_record_ms=found.newest_ms,
         newest_receipt_ms=evidence.newest_ms,
@@ -146,13 +153,13 @@ def _find(
     prefix: str,
     partitions: Sequence[tuple[TopicPartition, int]],
     evidence: EvidenceReader,
-    delivered_before_ms: int | None,
+    delivered_before_ms: Mapping[str, int],
     reader: LogReader,
 ) -> _MirrorTally:
     """Decides about all partitions, before anything is written.
 
     Raises:
-        ConfigError: no receipt decides some timers, and `delivered_before_ms` is None.
+        ConfigError: no receipt decides some timers of a topic that `delivered_before_ms` lacks.
     """
     found, left, bounds = _MirrorTally(), evidence.by_place(), reader.bounds()
     contract, without = factory.contract(settings), settings.by_topic("receipts")
@@ -169,21 +176,26 @@ def _find(
         found.unclear += unclear
         found.states.update({state: int((states == state).sum()) for state in RecordState})
         begins_ms = NEVER if place[0] in without else evidence.begins_ms
-        undecided = (states == RecordState.WAITING) & ((rows.due_ms < begins_ms) | rows.unclear)
-        if delivered_before_ms is not None:
-            assumed = undecided & (rows.due_ms < delivered_before_ms)
+        waiting = states == RecordState.WAITING
+        found.windows += int((waiting & rows.unclear).sum())
+        # None has left before its record was written, however early it was due.
+        undecided = waiting & (np.maximum(rows.due_ms, rows.timestamp_ms) < begins_ms)
+        before_ms = delivered_before_ms.get(place[0])
+        if before_ms is not None:
+            assumed = undecided & (rows.due_ms < before_ms)
             found.assumed += int(assumed.sum())
             states[assumed] = RecordState.LEFT
         elif undecided.any():
-            found.undecided_ms.append(int(rows.due_ms[undecided].max()))
+            latest_ms = int(rows.due_ms[undecided].max())
+            found.undecided_ms[place[0]] = max(latest_ms, found.undecided_ms.get(place[0], 0))
         at = np.flatnonzero(states == RecordState.WAITING)
         columns = rows.offset[at], rows.due_ms[at]
         found.waiting.append(Waiting(mirror, place[0], count, bounds[mirror], *columns))
     if found.undecided_ms:
-        latest = utc_text(max(found.undecided_ms))
+        latest = ", ".join(f"{t}={utc_text(ms)}" for t, ms in sorted(found.undecided_ms.items()))
         raise ConfigError(
-            f"no receipt decides some timers, the latest due at {latest}, because their topic has "
-            "none, or retention has deleted those of their time: say with --delivered-before until "
-            "when such timers count as delivered"
+            "no receipt decides some timers, because their topic has none, or retention has "
+            "deleted those of their time: say with --delivered-before, for each topic, until when "
+            f"such timers count as delivered. The latest are due at {latest}"
         )
     return found
