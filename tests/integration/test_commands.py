@@ -36,10 +36,14 @@ def test_init_may_be_repeated(config: Path) -> None:
 
 
 def test_before_init_each_reader_of_a_topic_names_it(config: Path) -> None:
-    for words in (["dlq", "list"], ["recover", "--dry-run"], ["reshard", "--to", "2", "--dry-run"]):
+    for words in (["dlq", "list"], ["recover", "--dry-run"]):
         error = CliRunner().invoke(cli, [*words, "--config", str(config)]).exception
         assert isinstance(error, ConfigError), (words, error)
         assert "`duewheel init` creates" in str(error)
+    told = CliRunner().invoke(
+        cli, ["reshard", "--to", "2", "--config", str(config)], catch_exceptions=False
+    )
+    assert told.output == "no shard has begun\n"
 
 
 def test_what_deployments_ask_of_running_processes(config: Path) -> None:

@@ -222,14 +222,39 @@ def test_another_reshard_ends_the_first(
 
 
 def test_what_cannot_be_dealt_is_left_alone(application: Application) -> None:
-    with pytest.raises(ConfigError, match="has no progress"):
-        application.reshard(2)
     before = application.begin(2, behind=application.settings.wheel.ring)
     with pytest.raises(RecoveryRefused, match="shard 4 of 5 would have no partition"):
         application.reshard(5)
     assert application.records() == before
     # What stands further apart than a ring comes together, too.
     assert application.reshard(1).moved == 2
+
+
+def test_what_has_not_begun_or_needs_no_change_is_left_alone(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chart runs the command before each upgrade, also to mend what has never started."""
+
+    def reshard_quietly(to: int) -> tuple[int, list[int]]:
+        with monkeypatch.context() as patch:
+            patch.setattr(reshard.Reassignment, "_seal", die)
+            done = application.reshard(to)
+        assert (done.to_shards, done.moved) == (to, 0)
+        return done.from_shards, [shard.shard for shard in done.shards]
+
+    with KafkaAdmin(application.settings.kafka.client_options("admin")) as admin:
+        admin.delete_topics([application.settings.state_topic])
+        assert reshard_quietly(2) == (0, [])
+        admin.init_topics(application.settings, partitions=4)
+    assert reshard_quietly(2) == (0, [])
+    assert application.records() == {}
+    application.have_room(2)
+    assert dequeue_process.init_progress(application.of(1, 2))
+    begun = application.records()
+    assert reshard_quietly(2) == (2, [1])
+    with pytest.raises(RecoveryRefused, match=r"shard 0 of 2 has no progress: `duewheel init`"):
+        application.reshard(4)
+    assert application.records() == begun
 
 
 def test_a_shard_of_several_reads_a_partition_that_is_added(application: Application) -> None:

@@ -253,9 +253,10 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: Printer) -> N
 
     Runs on any host, without a data directory. Running shards are fenced, and end with exit code 4;
     start the new number of shards afterwards, with the new [shard] count. After a kill, run it
-    again.
+    again. Without a change to make it changes nothing.
     """
     from duewheel.ops.reshard import reassign_partitions
 
     result = reassign_partitions(settings, to, dry_run=dry_run)
-    output.show(result, [f"there are {to} shards"] if result.from_shards == to else None)
+    unchanged = {to: f"there are {to} shards", 0: "no shard has begun"}.get(result.from_shards)
+    output.show(result, None if unchanged is None else [unchanged])

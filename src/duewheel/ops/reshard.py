@@ -44,13 +44,7 @@ from duewheel.checkpoints.reshard_records import (
     unsealed,
 )
 from duewheel.config.settings import Settings
-from duewheel.errors import (
-    ConfigError,
-    Displaced,
-    Fenced,
-    PublishDoubt,
-    RecoveryRefused,
-)
+from duewheel.errors import Displaced, Fenced, PublishDoubt, RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.progress.all_shards import all_shards
@@ -71,8 +65,10 @@ log = structlog.get_logger(__name__)
 def reassign_partitions(settings: Settings, to: int, *, dry_run: bool) -> Resharded:
     """Reassigns the partitions of all shards to `to` shards; [shard] of the settings is ignored.
 
+    Changes nothing if there are as many, whether each has begun or not, or if none has begun: then
+    the result's `from_shards` is 0. So the chart may run it before each upgrade.
+
     Raises:
-        ConfigError: no shard has a record.
         RecoveryRefused: the partitions cannot be assigned to so many shards; nothing has changed,
             unless the text says that shards are sealed.
         Fenced: another run of this command has begun.
@@ -97,9 +93,6 @@ class ReshardCluster(Protocol):
     def shards(self, *, past_open: bool) -> Mapping[int, Seen]:
         """Reads the newest record of every shard, removed ones included. `past_open`: waits for
         open transactions, which may hold newer records.
-
-        Raises:
-            ConfigError: shard 0 has no record.
         """
         ...
 
@@ -143,14 +136,17 @@ class Reassignment:
 
     def run(self, *, dry_run: bool) -> Resharded:
         """Runs all steps; none in a dry run or without a change. See `reassign_partitions`."""
-        old = self._load_records(past_open=False)
-        report = _report(len(old), self._reassigned(old), dry_run=dry_run)
-        begun = any(record.sealed_for is not None for record in old)
-        if dry_run or (len(old) == self._to and not begun):
+        existing = self._existing(past_open=False)
+        begun = [*existing.values()]
+        if all(each.shards == self._to and each.sealed_for is None for each in begun):
+            return _report(self._to if begun else 0, self._to, begun, dry_run=dry_run)
+        old = _complete(existing)
+        report = _report(len(old), self._to, self._reassigned(old), dry_run=dry_run)
+        if dry_run:
             return report
         self._cluster.make_room(self._to)
         self._cluster.take_lock()
-        like, count = old[0], len(self._load_records(past_open=True))
+        like, count = old[0], len(_complete(self._existing(past_open=True)))
         all_sealed = [self._seal(shard, count, like) for shard in range(max(count, self._to))]
         records = self._reassigned(all_sealed[:count])
         removed = [
@@ -165,7 +161,7 @@ class Reassignment:
             }
         )
         log.info("partitions are reassigned", from_shards=count, to_shards=self._to)
-        return _report(count, records, dry_run=False)
+        return _report(count, self._to, records, dry_run=False)
 
     def _reassigned(self, records: Sequence[Progress]) -> list[Progress]:
         """Builds the records of the new shards; an undo returns the old ones."""
@@ -185,17 +181,11 @@ class Reassignment:
     def _new_incarnation(self) -> int:
         return self._random_bits(62)
 
-    def _load_records(self, *, past_open: bool) -> list[Progress]:
-        """Loads the records of all existing shards, sealed or not."""
+    def _existing(self, *, past_open: bool) -> dict[int, Progress]:
+        """Reads the records of the shards that have begun and are not removed, sealed or not."""
         seen = self._cluster.shards(past_open=past_open)
-        shards = {shard: each.progress for shard, each in seen.items()}
-        count = shards[0].shards
-        for shard in range(count):
-            if shard not in shards or not shards[shard].partitions:
-                raise RecoveryRefused(
-                    f"shard {shard} of {count} has no progress: `duewheel init` begins it"
-                )
-        return [shards[shard] for shard in range(count)]
+        records = {shard: each.progress for shard, each in seen.items()}
+        return {shard: record for shard, record in records.items() if record.partitions}
 
     def _seal(self, shard: int, count: int, like: Progress) -> Progress:
         """Seals one shard, and returns its sealed record. There are `count` shards: an index from
@@ -283,10 +273,11 @@ class _Kafka:
 
     def shards(self, *, past_open: bool) -> Mapping[int, Seen]:
         """See ReshardCluster."""
-        shards = all_shards(self._settings, self._clock.stopping, past_open=past_open)
-        if 0 not in shards:
-            raise ConfigError(f"{self._settings.state_topic} has no progress: nothing to reshard")
-        return shards
+        topic, stopping = self._settings.state_topic, self._clock.stopping
+        with factory.kafka_admin(self._settings, stopping=stopping) as admin:
+            if topic not in admin.existing([topic]):
+                return {}
+        return all_shards(self._settings, stopping, past_open=past_open)
 
     def take_lock(self) -> None:
         """See ReshardCluster."""
@@ -320,7 +311,18 @@ class _Kafka:
         return factory.publisher(self._settings, self._clock, shard)
 
 
-def _report(count: int, records: Sequence[Progress], *, dry_run: bool) -> Resharded:
+def _complete(records: Mapping[int, Progress]) -> list[Progress]:
+    """Returns the records of all shards, in order; refuses if one of them has not begun."""
+    count = next(iter(records.values())).shards
+    for shard in range(count):
+        if shard not in records:
+            raise RecoveryRefused(
+                f"shard {shard} of {count} has no progress: `duewheel init` begins it"
+            )
+    return [records[shard] for shard in range(count)]
+
+
+def _report(count: int, to: int, records: Sequence[Progress], *, dry_run: bool) -> Resharded:
     moved = sum(
         shard_of(partition, count) != record.shard
         for record in records
@@ -329,7 +331,7 @@ def _report(count: int, records: Sequence[Progress], *, dry_run: bool) -> Reshar
     return Resharded(
         dry_run=dry_run,
         from_shards=count,
-        to_shards=len(records),
+        to_shards=to,
         moved=moved,
         shards=[_new_shard(record) for record in records],
     )
