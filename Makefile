@@ -101,11 +101,11 @@ sbom: setup-dev  ## what the image installs, with licences and edges, as Cyclone
 
 # A prebuilt Helm is used, else one is built from Go's module proxy: minutes, once.
 HELM = helm.sh/helm/v3/cmd/helm@v3.19.0
-chart: setup-dev  ## the Helm chart, rendered and validated; needs Helm, or Go to build it
+chart: setup-dev  ## the Helm chart, rendered, validated, and its reshard run; needs Helm, or Go to build it
 	@if ! command -v helm > /dev/null && [ ! -x build/bin/helm ]; then \
 		command -v go > /dev/null || { echo "needs helm or go" >&2; exit 2; }; \
 		GOBIN="$(CURDIR)/build/bin" GOFLAGS=-trimpath go install $(HELM); fi
-	@$(BIN)/python -m pytest --quiet tests/unit/test_chart_rendered.py
+	@$(BIN)/python -m pytest --quiet -m "" tests/unit/test_chart_rendered.py tests/integration/test_chart_reshard.py
 
 test-page: setup-dev  ## the page of `serve` in a headless Chromium: apt-get install chromium chromium-driver
 	@$(BIN)/python -m pytest tests/unit/serve tests/integration/test_page.py tests/integration/test_page_kafka.py

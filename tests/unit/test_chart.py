@@ -104,10 +104,11 @@ def test_settings_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
         monkeypatch.delenv(variable)
     given = re.findall(
-        r"- name: (DUEWHEEL_\w+)\n *value(?:From)?:(.*)\n", TEMPLATES["_helpers.tpl"]
+        r"- name: (DUEWHEEL_\w+)\n *value(?:From:\n *)?:?(.*)\n", TEMPLATES["_helpers.tpl"]
     )
-    names = {"shards": "3", "ingestPort": "9464", "dequeuePort": "9465", "tasks": "local[2]"}
-    names |= {"page.port": "8466", "openReads": "false", "servers": "http://a:1"}
+    names = {"fieldRef": "1", "configMapKeyRef": "3", "ingestPort": "9464", "dequeuePort": "9465"}
+    names |= {"tasks": "local[2]", "page.port": "8466", "openReads": "false"}
+    names |= {"servers": "http://a:1"}
     for name, value in given:
         words = [names[word] for word in names if word in value]
         monkeypatch.setenv(name, words[0] if words else value.strip() or "1")
@@ -121,6 +122,7 @@ def test_settings_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert found.metrics.host == "0.0.0.0"
     assert (found.serve.host, found.serve.port) == ("0.0.0.0", VALUES["page"]["port"])
     assert found.serve.token_file and found.serve.read_token_file
+    assert "shards: {{ .Values.shards | quote }}" in TEMPLATES["configmap.yaml"]
     assert len(given) == 15
 
 
@@ -132,6 +134,8 @@ def test_commands_are_known() -> None:
     assert "args: [run]" in text
     assert "command: [duewheel, health]" in text
     assert "args: [serve]" in TEMPLATES["_helpers.tpl"]
+    assert 'args: [reshard, "--to={{ .Values.shards }}"]' in TEMPLATES["reshard.yaml"]
+    cli.commands["reshard"].make_context("reshard", ["--to=4"])
     for command in ("run", "health", "serve"):
         cli.commands[command].make_context(command, [])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,14 +16,21 @@ from typing import Any
 import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
+from tests.harness.chart import (
+    CHART,
+    HELM,
+    KUBERNETES,
+    MISSING,
+    ROOT,
+    Manifests,
+    environment,
+    helm,
+    rendered,
+)
 
 from duewheel.config.settings import Settings, load
+from duewheel.errors import ConfigError, RecoveryRefused
 
-ROOT = Path(__file__).resolve().parents[2]
-KUBERNETES = "1.31"
-CHART = ROOT / "deploy" / "chart"
-BUILT = ROOT / "build" / "bin" / "helm"
-HELM = str(BUILT) if BUILT.exists() else shutil.which("helm")
 ALL = [
     "metrics.serviceMonitor.enabled=true",
     "metrics.rules.enabled=true",
@@ -47,26 +53,11 @@ ALL = [
     "networkPolicy.enabled=true",
     "networkPolicy.from[0].podSelector.matchLabels.app=prometheus",
 ]
-Manifests = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
 def with_helm(require: Callable[[object, str], None]) -> None:
-    require(HELM, "no Helm: `make chart` builds it where there is Go")
-
-
-def helm(*arguments: str) -> str:
-    run = subprocess.run([str(HELM), *arguments], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout
-
-
-def rendered(*values: str) -> Manifests:
-    """The manifests by kind and name."""
-    sets = [word for value in values for word in ("--set", value)]
-    text = helm("template", "orders", str(CHART), "--kube-version", f"{KUBERNETES}.0", *sets)
-    found = [each for each in YAML(typ="safe").load_all(text) if each]
-    return {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
+    require(HELM, MISSING)
 
 
 def kinds_of_templates() -> set[str]:
@@ -90,9 +81,8 @@ def settings_of(
     """What duewheel reads in that container of the pod of shard 2."""
     for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
         monkeypatch.delenv(variable)
-    for each in containers(manifests)[name]["env"]:
-        by_field = "fieldRef" in each.get("valueFrom", {})
-        monkeypatch.setenv(each["name"], each.get("value", "2" if by_field else "secret"))
+    for variable, value in environment(manifests, containers(manifests)[name], 2).items():
+        monkeypatch.setenv(variable, value)
     path = folder / "duewheel.toml"
     path.write_text(manifests["ConfigMap/orders-duewheel"]["data"]["duewheel.toml"])
     monkeypatch.setenv("DUEWHEEL_CONFIG", str(path))
@@ -199,9 +189,13 @@ def test_the_network_policy_selects_the_pods() -> None:
     }
 
 
-def test_a_pod_has_no_rights() -> None:
-    spec = pod(rendered(*ALL))
+@pytest.mark.parametrize("name", ["StatefulSet/orders-duewheel", "Job/orders-duewheel-reshard"])
+def test_a_pod_has_no_rights(name: str) -> None:
+    spec = rendered(*ALL)[name]["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    assert spec["serviceAccountName"] == "kafka-user"
+    assert spec["nodeSelector"] == {"disk": "local"}
     assert spec["securityContext"]["runAsNonRoot"] is True
     for container in [*spec["containers"], *spec.get("initContainers", [])]:
         context = container["securityContext"]
@@ -210,6 +204,39 @@ def test_a_pod_has_no_rights() -> None:
         assert "livenessProbe" not in container or container["name"] == "serve"
     written = {each["name"] for each in spec["volumes"] if "emptyDir" in each}
     assert written == {"tmp"}
+
+
+def test_an_upgrade_reshards_first_and_stops_at_a_refusal() -> None:
+    manifests = rendered(*ALL)
+    job, config = (manifests[f"{kind}/orders-duewheel-reshard"] for kind in ("Job", "ConfigMap"))
+    notes = [each["metadata"]["annotations"] for each in (config, job)]
+    for each in notes:
+        assert each["helm.sh/hook"] == "pre-upgrade,pre-rollback"
+        assert each["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+    weights = [int(each.get("helm.sh/hook-weight", 0)) for each in notes]
+    assert weights[0] < weights[1], "the Job mounts it"
+    assert config["data"].items() <= manifests["ConfigMap/orders-duewheel"]["data"].items()
+    template = job["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    assert container["args"] == ["reshard", "--to=3"]
+    mounted = {each["name"]: each for each in template["spec"]["volumes"]}["config"]
+    assert mounted["configMap"]["name"] == config["metadata"]["name"]
+    variables = environment(manifests, container, 0)
+    assert variables["DUEWHEEL_KAFKA__CLIENT__SASL_PLAIN_PASSWORD"] == "secret"
+    assert not [name for name in variables if "SHARD" in name]
+    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["values"] == [ConfigError.exit_code, RecoveryRefused.exit_code]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
+    for kind, where in (("Service", "selector"), ("PodDisruptionBudget", "selector")):
+        selector = manifests[f"{kind}/orders-duewheel"]["spec"][where]
+        selector = selector.get("matchLabels", selector)
+        assert not selector.items() <= template["metadata"]["labels"].items()
+
+
+def test_another_number_of_shards_leaves_the_pods_as_they_are() -> None:
+    """They read it when their containers start again, all at once."""
+    two, three = (rendered(f"shards={number}") for number in (2, 3))
+    assert pod(two) == pod(three)
 
 
 def test_the_service_selects_the_pods() -> None:

@@ -43,8 +43,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
+# Pods that a reshard has ended read the new number when their containers start again: a rolling
+# update would wait for each of them to read its pending timers.
 - name: DUEWHEEL_SHARD__COUNT
-  value: {{ .Values.shards | quote }}
+  valueFrom:
+    configMapKeyRef:
+      name: {{ include "duewheel.name" . }}
+      key: shards
 - name: DUEWHEEL_STORAGE__DATA_DIR
   value: /var/lib/duewheel/data
 - name: DUEWHEEL_INGEST__SPARK_MASTER
@@ -55,6 +60,33 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   value: {{ .Values.metrics.dequeuePort | quote }}
 {{- with .Values.environment }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Rights and images of each pod, and its nodes. */}}
+{{- define "duewheel.pod" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.serviceAccountName }}
+serviceAccountName: {{ . }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+automountServiceAccountToken: false
+# Variables of services would begin with DUEWHEEL_, as those of settings do.
+enableServiceLinks: false
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
