@@ -143,12 +143,13 @@ def chosen(first: int, seeds: int, *, resharding: bool) -> list[int]:
 
 def run_all(folder: Path, seeds: list[int], *, until_violation: bool) -> Outcome:
     """These seeds, in several processes; no more behind the first violation."""
-    pieces = [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)]
+    size = min(AT_ONCE, -(-len(seeds) // PROCESSES))
+    pieces = [seeds[at : at + size] for at in range(0, len(seeds), size)]
     outcome = Outcome()
     with multiprocessing.get_context("forkserver").Pool(PROCESSES, prepare) as pool:
         outcomes = pool.imap(partial(run_some, folder, until_violation), pieces)
         console = Console(stderr=True)
-        for found in track(outcomes, f"each {AT_ONCE} seeds", len(pieces), console=console):
+        for found in track(outcomes, f"each {size} seeds", len(pieces), console=console):
             outcome.add(found)
             for seed in dict.fromkeys(violation["seed"] for violation in found.violations):
                 console.print(f"violated: make simulate SEEDS=1 FIRST={seed} VERBOSE=1")
@@ -161,6 +162,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", default="0", help='a number, or "random"')
+    parser.add_argument("--only", type=int, nargs="*", help="these seeds")
     parser.add_argument("--resharding", action="store_true", help="only seeds that may reshard")
     timeline = os.environ.get(TIMELINE, "wheel")
     parser.add_argument("--timeline", choices=["wheel", "rocksdb"], default=timeline)
@@ -179,10 +181,10 @@ def main() -> int:
             print("\n".join(outcome.lines), file=sys.stderr)
         else:
             sys.path.append(str(ROOT))
-            seeds = chosen(first, args.seeds, resharding=args.resharding)
+            seeds = args.only or chosen(first, args.seeds, resharding=args.resharding)
             outcome = run_all(folder, seeds, until_violation=args.until_violation)
     wall_s = time.monotonic() - begun_s
-    ran = 1 if args.verbose else args.seeds
+    ran = 1 if args.verbose else len(seeds)
     result = {
         "first": first,
         "seeds": ran,
