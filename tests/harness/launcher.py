@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.harness.command_forks import run_command
 from tests.harness.patience import Patience
 
 from duewheel.osutil.child_process import Child
@@ -57,8 +58,7 @@ def launch(
 
 def run(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command that ends by itself, whatever its exit code is."""
-    command = line(config, *words)
-    return subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    return run_command([*words, "--config", str(config)], COMMAND_S)
 
 
 def objects(config: Path, *words: str) -> tuple[int, list[Any]]:
