@@ -54,7 +54,11 @@ class NoDataDirectory(ConfigError):
 
 
 class NoSuchSchedule(ConfigError):
-    """No recurring schedule has this name."""
+    """No recurring schedule has this name; `hint` has the timer topics in which one has it."""
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(text + hint)
+        self.text = text
 
 
 class Conflict(ConfigError):

@@ -9,7 +9,7 @@ move no other timer to another page.
 
 A log record has the target's and the id's hash, but no key: a search by key or tag reads the
 messages of all timers that its other filters select, until the caller stops it. A search for one
-offset reads the prefixes of these, and then one message.
+offset, or in some timer topics, reads the prefixes of these, and then those messages alone.
 
 Memory: two blocks of the log's columns, 16 bytes for each of CANDIDATES_MAX rows, and 8 MiB of
 messages.
@@ -31,6 +31,7 @@ from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import NO_PARTITION, RETIRED
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import id_hashes, java_hash, source_names, topic_hash
+from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.schemas.wire.record_codec import with_header
 from duewheel.schemas.wire.varint import read_varint, varint
 from duewheel.wheel.inspect.snapshot import Snapshot, consistently, positions_out
@@ -47,7 +48,7 @@ from duewheel.wheel.storage.byte_layouts import (
     lookup_hash_of,
 )
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.message_store import StoredMessages
+from duewheel.wheel.storage.message_store import Prefixes, StoredMessages
 from duewheel.wheel.storage.timer_log import Records
 from duewheel.wheel.storage.topic_numbers import public_name
 
@@ -115,11 +116,17 @@ class Filter:
     tag: bytes | None = None
     first_offset: int | None = None  # of the first copy, in its partition
     recurring: bool = False  # recurring timers alone
+    timer_topics: TopicScope = ALL_TOPICS
 
     @property
     def needs_messages(self) -> bool:
         """Whether the log alone does not show which timers it selects."""
-        return not (self.key is None and self.tag is None and self.first_offset is None)
+        return self.key is not None or self.tag is not None or self.needs_prefixes
+
+    @property
+    def needs_prefixes(self) -> bool:
+        """Whether the prefixes of messages show that it does not select a timer."""
+        return self.first_offset is not None or self.timer_topics != ALL_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +304,9 @@ def _timers(
     """Reads the timers at these positions, and drops those that `wanted` does not select."""
     records = directory.log.view(hour, int(position.max()) + RECORD_BYTES)
     records = records[position // RECORD_BYTES]
-    if wanted.first_offset is not None:
+    if wanted.needs_prefixes:
         prefixes = directory.messages.prefixes(hour, records)
-        named = np.flatnonzero(prefixes["origin_offset"] == wanted.first_offset)
+        named = _rows_by_prefix(directory, prefixes, wanted)
         if not len(named):
             return
         records, slot, position = records[named], slot[named], position[named]
@@ -340,6 +347,17 @@ def _timers(
             encoded_headers=messages.headers[row].as_py(),
             header_count=int(prefix["header_count"]),
         )
+
+
+def _rows_by_prefix(directory: DataDirectory, prefixes: Prefixes, wanted: Filter) -> Int64:
+    fits = np.ones(len(prefixes), np.bool_)
+    if wanted.first_offset is not None:
+        fits &= prefixes["origin_offset"] == wanted.first_offset
+    if wanted.timer_topics != ALL_TOPICS:
+        partitions, index = directory.topics.sources(prefixes)
+        in_scope = [public_name(topic) in wanted.timer_topics for topic, _ in partitions]
+        fits &= np.array(in_scope, np.bool_)[index]
+    return np.flatnonzero(fits)
 
 
 def _rows_with_key(messages: StoredMessages, key: bytes | None) -> Int64:

@@ -6,6 +6,10 @@ from pydantic import Field
 
 from duewheel.api.messages import WithDecoded
 from duewheel.api.model import InstantMs, Result
+from duewheel.schemas import topic_scope
+
+TopicScope = topic_scope.TopicScope
+ALL_TOPICS = topic_scope.ALL_TOPICS
 
 
 class ExaminedTopic(Result):

@@ -30,6 +30,7 @@ from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_a
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.columns import constant, filled
 from duewheel.schemas.receipts import Receipt, target_pattern
+from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 _pc: Any = pyarrow.compute
@@ -51,17 +52,19 @@ def list_receipts(
         yield from (row for rows, _ in parts for row in rows)
 
 
-def page_of_receipts(settings: Settings, wanted: ReceiptQuery, within_s: float) -> ReceiptList:
-    """Returns a page of the receipts that `list_receipts` yields; after `within_s` it ends, with
-    those so far. Raises as `list_receipts`.
+def page_of_receipts(
+    settings: Settings, wanted: ReceiptQuery, within_s: float, scope: TopicScope = ALL_TOPICS
+) -> ReceiptList:
+    """Returns a page of the receipts that `list_receipts` yields, of the timer topics in `scope`;
+    after `within_s` it ends, with those so far. Raises as `list_receipts`.
     """
-    with closing(_parts(settings, wanted, wanted.page)) as parts:
+    with closing(_parts(settings, wanted, wanted.page, scope)) as parts:
         rows, following = page_of_parts(parts, wanted.limit, within_s, lambda row: row.receipt)
     return ReceiptList(receipts=rows, next=following)
 
 
 def _parts(
-    settings: Settings, wanted: ReceiptFilter, page: str | None
+    settings: Settings, wanted: ReceiptFilter, page: str | None, scope: TopicScope = ALL_TOPICS
 ) -> Generator[tuple[list[DeliveryReceipt], str], None, None]:
     """Yields the rows of a part of the topic, and the place of the last receipt in that part."""
     topic, after = _topic(settings), place_before(page)
@@ -76,7 +79,11 @@ def _parts(
                 matching = chain.from_iterable(
                     matches(records, wanted) for records in committed_records(part, ranges)
                 )
-                rows = [_row(receipt, number, offset) for offset, receipt in matching]
+                rows = [
+                    _row(receipt, number, offset)
+                    for offset, receipt in matching
+                    if scope.has_record(receipt.source)
+                ]
                 yield rows, place_text(number, min(part[0].end, end) - 1)
 
 

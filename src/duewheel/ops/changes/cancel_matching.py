@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from duewheel.api.changes import BulkCancelled
 from duewheel.api.requests import TimerFilter
@@ -24,6 +24,7 @@ from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, 
 from duewheel.ops.changes.written import WrittenChange, answer_so_far
 from duewheel.ops.files import open_files
 from duewheel.ops.timers.pending import handle_of, selection, source_of, summary_of
+from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 
 SAMPLE = 10
@@ -71,6 +72,7 @@ def find_matching(
     *,
     at_most: int,
     within_s: float = float(sys.maxsize),
+    scope: TopicScope = ALL_TOPICS,
 ) -> Matching:
     """Finds the pending timers that match.
 
@@ -78,6 +80,7 @@ def find_matching(
         wanted: at least one condition.
         at_most: a bound against a filter that selects more than was meant.
         within_s: the longest search.
+        scope: no condition: only timers of these timer topics are found.
 
     Raises:
         Conflict: more match.
@@ -86,6 +89,7 @@ def find_matching(
     chosen = selection(settings, wanted)
     if chosen == Filter():
         raise ConfigError("give a filter: without one every pending timer would be cancelled")
+    chosen = replace(chosen, timer_topics=scope)
     end_s = time.monotonic() + within_s
     matching = Matching()
     with open_files(settings) as directory:

@@ -31,6 +31,7 @@ from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.dead_letters import DeadLetter
+from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
 
@@ -113,7 +114,7 @@ def list_letters(
 
 
 def _parts(
-    settings: Settings, wanted: DeadLetterFilter, page: str | None
+    settings: Settings, wanted: DeadLetterFilter, page: str | None, scope: TopicScope = ALL_TOPICS
 ) -> Generator[tuple[list[DeadLetterSummary], str], None, None]:
     """Yields the rows of a part of the topic, and the place of the last letter in that part."""
     after = place_before(page)
@@ -122,7 +123,11 @@ def _parts(
         bounds = reader.bounds(Bound.parse("from", wanted.since))
         for partition, start, end in ranges_after(after, bounds):
             for letters, reached in reader.read(partition, start, end):
-                matching = [each for each in letters if wanted.code in (None, each.code)]
+                matching = [
+                    each
+                    for each in letters
+                    if wanted.code in (None, each.code) and scope.has_record(each.source)
+                ]
                 rows = [summary_of(each, position) for each in matching]
                 yield rows, place_text(partition, reached - 1)
 
@@ -148,11 +153,13 @@ def summary_of(
     )
 
 
-def page_of_letters(settings: Settings, wanted: DeadLetterQuery, within_s: float) -> DeadLetterList:
-    """Returns a page of the dead letters that `list_letters` yields; after `within_s` it ends, with
-    those so far. Raises as `list_letters`.
+def page_of_letters(
+    settings: Settings, wanted: DeadLetterQuery, within_s: float, scope: TopicScope = ALL_TOPICS
+) -> DeadLetterList:
+    """Returns a page of the dead letters that `list_letters` yields, of the timer topics in
+    `scope`; after `within_s` it ends, with those so far. Raises as `list_letters`.
     """
-    with closing(_parts(settings, wanted, wanted.page)) as parts:
+    with closing(_parts(settings, wanted, wanted.page, scope)) as parts:
         letters, following = page_of_parts(parts, wanted.limit, within_s, page_after)
     return DeadLetterList(letters=letters, next=following)
 
@@ -163,10 +170,15 @@ def page_after(row: DeadLetterSummary) -> str:
 
 
 def one_letter(
-    settings: Settings, partition: int, offset: int, *, body: bool
+    settings: Settings,
+    partition: int,
+    offset: int,
+    *,
+    body: bool,
+    scope: TopicScope = ALL_TOPICS,
 ) -> DeadLetterWithMessage | None:
-    """Returns one dead letter; with its value and headers if `body` is set. Raises as
-    `list_letters`.
+    """Returns one dead letter, if its timer topic is in `scope`; with its value and headers if
+    `body` is set. Raises as `list_letters`.
     """
     with dead_letter_reader(settings) as reader:
         start, end = reader.bounds().get(partition, (0, 0))
@@ -175,6 +187,8 @@ def one_letter(
         position = reader.position()
         for letters, _ in reader.read(partition, offset, offset + 1):
             for letter in letters:
+                if not scope.has_record(letter.source):
+                    return None
                 headers = [(printable_name(name), value) for name, value in letter.headers]
                 summary = summary_of(letter, position, whole=True)
                 message = headers, letter.value

@@ -25,6 +25,7 @@ from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules.schedule_record import without_messages
 from duewheel.ops.timers.pending import source_of
 from duewheel.schemas.partition_names import partition_name
+from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -37,10 +38,14 @@ T = TypeVar("T")
 
 
 def list_schedules(
-    settings: Settings, clock: Clock, limit: int = sys.maxsize, timer_topic: str | None = None
+    settings: Settings,
+    clock: Clock,
+    limit: int = sys.maxsize,
+    timer_topic: str | None = None,
+    scope: TopicScope = ALL_TOPICS,
 ) -> ScheduleList:
-    """Lists the schedules of all timer topics, or of one, by name; those that fire first, if there
-    are more than `limit`. Keeps no message, and decodes none.
+    """Lists the schedules of the timer topics in `scope`, or of one of them, by name; those that
+    fire first, if there are more than `limit`. Keeps no message, and decodes none.
 
     Raises:
         ConfigError: there is no data directory, or no such timer topic.
@@ -49,7 +54,7 @@ def list_schedules(
     topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
     rows, now_ms = list[ScheduleSummary](), clock.now_ms()
     with open_files(settings) as directory:
-        for part in pending(directory):
+        for part in pending(directory, scope=scope):
             if topic is not None:
                 part = [timer for timer in part if source_of(timer)[0] == topic]
             timers = part[: limit + 1 - len(rows)]
@@ -101,7 +106,7 @@ def require_schedule(settings: Settings, name: str, timer_topic: str | None) -> 
     if name in found:
         return found[name]
     hint = f"; there is one in {' and '.join(sorted(others))}: name that one" if others else ""
-    raise NoSuchSchedule(f"{topic} has no schedule {name!r} in this shard{hint}")
+    raise NoSuchSchedule(f"{topic} has no schedule {name!r} in this shard", hint)
 
 
 def find_schedules(settings: Settings, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:
@@ -155,11 +160,11 @@ def _matching(
 
 
 def pending(
-    directory: DataDirectory, timer_id: bytes | None = None
+    directory: DataDirectory, timer_id: bytes | None = None, scope: TopicScope = ALL_TOPICS
 ) -> Iterator[list[PendingTimer]]:
     """Yields the recurring timers, all or those with an id, in the order in which they leave. They
     come in parts, because their messages may be large.
     """
-    wanted = Filter(timer_id=timer_id, recurring=True)
+    wanted = Filter(timer_id=timer_id, recurring=True, timer_topics=scope)
     for chunk in list_chunks(directory, wanted, sys.maxsize):
         yield [timer for timer in chunk.timers if not timer.cancelled]

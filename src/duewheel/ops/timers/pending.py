@@ -25,6 +25,7 @@ from duewheel.ops.named_timer_topic import decoded_handle
 from duewheel.ops.pages import page_of_parts
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.partition_names import record_named
+from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.wheel.inspect.listing import (
     CANDIDATES_MAX,
     Filter,
@@ -54,16 +55,24 @@ def list_timers(
             yield summary_of(timer)
 
 
-def page_of(settings: Settings, wanted: TimerQuery, within_s: float = PAGE_S) -> TimerList:
-    """Returns a page of the timers that match; after `within_s` it ends, with the timers so far.
+def page_of(
+    settings: Settings,
+    wanted: TimerQuery,
+    within_s: float = PAGE_S,
+    *,
+    scope: TopicScope = ALL_TOPICS,
+) -> TimerList:
+    """Returns a page of the timers that match, of the timer topics in `scope`; after `within_s` it
+    ends, with the timers so far.
 
     Raises:
         ConfigError: there is no data directory, or `page` does not parse.
         CorruptFile: a pending timer is damaged.
     """
     limit = wanted.limit
+    chosen = replace(selection(settings, wanted, wanted.page), timer_topics=scope)
     with open_files(settings) as directory:
-        chunks = list_chunks(directory, selection(settings, wanted, wanted.page), limit + 1)
+        chunks = list_chunks(directory, chosen, limit + 1)
         parts = (([summary_of(timer) for timer in each.timers], each.reached) for each in chunks)
         timers, following = page_of_parts(parts, limit, within_s, lambda row: row.page)
     return TimerList(timers=timers, next=following)
