@@ -193,6 +193,10 @@ def test_missing_topics(topics: ShardTopics, admin: KafkaAdmin) -> None:
     with pytest.raises(ConfigError, match=r"no topic .*dead-letter.*duewheel init"):
         admin.require_topics(topics.settings)
     admin.require_topics(topics.settings, served=True)  # its dead letters wait, its timers do not
+    with_changes = load(topics.config, {"serve": {"changes_topic": f"{dead}.changes"}})
+    with pytest.raises(ConfigError, match=r"no topic .*\.changes"):
+        admin.require_topics(with_changes)
+    admin.require_topics(with_changes, served=True)  # only changes by the API are refused
 
 
 @pytest.mark.parametrize("process", ["ingest", "dequeue"])

@@ -15,6 +15,7 @@ from duewheel.config.settings import Settings, load
 ROW = re.compile(r"^\| (.*) \| \[`duewheel reconfigure`\]", re.MULTILINE)
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text("utf-8")
 NAME, OTHER = "orders.delayed", "bills.delayed"
+CHANGES = "serve.changes_topic"
 BASE: dict[str, Any] = {"topics": [NAME], "targets": ["orders"], "receipts_topic": "receipts"}
 # Another valid value of each key, where only that key differs.
 TIMER: dict[str, Any] = {
@@ -60,7 +61,9 @@ def test_the_row_has_the_settings_that_reconfigure_takes() -> None:
     (row,) = ROW.findall(PAGE)
     all_timers, _, of_a_topic = row.partition("; of a timer topic")
     found = deciding({key: settings(**{key: other}) for key, other in TIMER.items()})
-    assert listed(all_timers) == found - {"precision_ms", "state_topic", "topic"}
+    assert listed(all_timers) == found - {"precision_ms", "state_topic", "topic"} | {CHANGES}
+    with_changes = load(None, {"timer": BASE, "serve": {"changes_topic": "changes"}})
+    assert deciding({CHANGES: with_changes}) == {CHANGES}
     others = other_values(TimerTopic)
     each = {key: settings(topic={NAME: {key: other}}) for key, other in others.items()}
     assert listed(of_a_topic) == deciding(each)

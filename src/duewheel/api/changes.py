@@ -36,6 +36,12 @@ class RescheduledTimer(Scheduled, Answered):
     """A timer that replaces another one."""
 
 
+class ReplacedPending(RescheduledTimer):
+    """A timer that replaces a pending one, which was read."""
+
+    former_due_ms: InstantMs | None = Field(description="due time of the pending one")
+
+
 class BulkCancelled(Result):
     """The counts of a bulk cancel; a dry run has written none."""
 

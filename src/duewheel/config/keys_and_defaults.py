@@ -23,6 +23,7 @@ from duewheel.config.credentials import in_clear
 from duewheel.config.values import (
     Duration,
     Durations,
+    HeaderName,
     Millis,
     Names,
     Option,
@@ -463,14 +464,19 @@ class ServeSection(Section):
     port: Port = 8466
     """The port; 0: a free one, which the log names."""
     token_file: Path | None = None
-    """The file with the token of requests that change anything, or with a name and a token in each
-    line; without it they are refused."""
+    """The file with the token of requests that change anything, or in each line a name, a token,
+    and perhaps its timer topics; without it they are refused."""
     read_token_file: Path | None = None
     """Likewise for requests that read, which may have a token of changes, too. Without it they need
     none."""
     open_reads: bool = False
     """Reads from other hosts need no `read_token_file`: a proxy or a network policy decides who may
     read."""
+    user_headers: TopicTable[HeaderName] = Field(default_factory=dict)
+    """Name of a proxy's token to the header with the person, such as `X-Forwarded-User`
+    (docs/http.md)."""
+    changes_topic: TopicName | None = None
+    """The topic of the records of changes (docs/http.md)."""
     show_bodies: bool = False
     """Whether a timer or a dead letter is shown with the value and the headers of its message."""
     hosts: Names = ()

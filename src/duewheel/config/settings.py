@@ -139,6 +139,7 @@ class Settings(BaseModel):
             "timer.state_topic": self.state_topic,
             "timer.reply_topic": self.timer.reply_topic,
             "timer.receipts_topic": self.timer.receipts_topic,
+            "serve.changes_topic": self.serve.changes_topic,
         }
         return {key: topic for key, topic in topics.items() if topic is not None}
 

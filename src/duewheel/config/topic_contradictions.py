@@ -28,8 +28,9 @@ def topic_problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "timer.state_topic", "is the dead-letter topic: the state topic is compacted"
     if timer.reply_topic in {settings.dead_letter_topic, settings.state_topic}:
         yield "timer.reply_topic", "is the dead-letter or the state topic: replies need their own"
-    if list(own.values()).count(timer.receipts_topic or "") > 1:
-        yield "timer.receipts_topic", "is another topic of duewheel's own"
+    for key in ("timer.receipts_topic", "serve.changes_topic"):
+        if list(own.values()).count(own.get(key, "")) > 1:
+            yield key, "is another topic of duewheel's own"
     yield from _mapping_problems(settings)
 
 

@@ -160,6 +160,13 @@ def _topic(name: str) -> str:
     return name
 
 
+def _header(name: str) -> str:
+    # A header with a secret would be in the log.
+    if not re.fullmatch(r"(?i)(?!authorization$|cookie$)[a-z0-9-]{1,100}", name):
+        raise ValueError(f'"{name}" is no header with a name, such as X-Forwarded-User')
+    return name
+
+
 def accepted_by(check: Callable[[str], object]) -> AfterValidator:
     """A text that the check does not refuse by a ConfigError."""
 
@@ -267,6 +274,7 @@ TargetPatterns = Annotated[tuple[_Target, ...], BeforeValidator(_split)]
 _Server = Annotated[str, AfterValidator(_server)]
 Servers = Annotated[tuple[_Server, ...], BeforeValidator(_split), AfterValidator(_not_empty)]
 Durations = Annotated[tuple[Duration, ...], BeforeValidator(_split), AfterValidator(_not_empty)]
+HeaderName = Annotated[str, AfterValidator(_header)]
 _Value = TypeVar("_Value")
 TopicTable = Annotated[dict[TopicName, _Value], BeforeValidator(_decode_table)]
 Options = Annotated[

@@ -12,6 +12,8 @@
                     headers of its request; retention of a day
     receipts        optional; made for a week, with the brokers' timestamps. An existing one may
                     be compacted, or have any retention: both are its reader's decision
+    changes         as receipts; made with unlimited retention, and one partition: so it has one
+                    order
 
 Missing topics are created with these settings; existing ones are only compared. An advisory setting
 only costs time, and never keeps a process from starting: some hosted brokers fix the segment size.
@@ -197,14 +199,22 @@ def service_plans(
         )
         plans.append(TopicPlan(timer.reply_topic, requirements))
     if timer.receipts_topic is not None:
-        kept = Requirement("cleanup.policy", "delete", "receipts are kept for a time")
-        requirements = (
-            replace(kept, also=("compact", "compact,delete", "delete,compact")),
-            replace(_stamped("it gives the broker's time"), also=("CreateTime",)),
-            Requirement("retention.ms", str(_RECEIPTS_KEPT_MS), "a week", ">=", 0),
-        )
-        plans.append(TopicPlan(timer.receipts_topic, requirements))
+        kept = _kept_by_choice(str(_RECEIPTS_KEPT_MS))
+        plans.append(TopicPlan(timer.receipts_topic, kept))
+    if settings.serve.changes_topic is not None:
+        kept = _kept_by_choice(_UNLIMITED)
+        plans.append(TopicPlan(settings.serve.changes_topic, kept, partitions=1))
     return plans
+
+
+def _kept_by_choice(retention_ms: str) -> tuple[Requirement, ...]:
+    """The requirements on a topic for other readers, whose retention is their decision."""
+    kept = Requirement("cleanup.policy", "delete", "its records are kept for a time")
+    return (
+        replace(kept, also=("compact", "compact,delete", "delete,compact")),
+        replace(_stamped("it gives the broker's time"), also=("CreateTime",)),
+        Requirement("retention.ms", retention_ms, "its readers decide", ">=", 0),
+    )
 
 
 def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, str]]) -> TopicPlan:

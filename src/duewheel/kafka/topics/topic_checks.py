@@ -60,12 +60,13 @@ class TopicChecks(TopicReader):
 
         Args:
             served: the shard has run before, so that timers are waiting: missing topics of dead
-                letters and replies then only delay dead letters and replies, and ingest reports
-                timer topics that are wrong (discovery.py).
+                letters and replies then only delay dead letters and replies, that of changes stops
+                changes by the API, and ingest reports timer topics that are wrong (discovery.py).
         """
         findings = self.topic_findings(settings)
         if served:
             spared = {settings.dead_letter_topic, settings.timer.reply_topic}
+            spared.add(settings.serve.changes_topic)
             for finding in findings:
                 if finding.topic in spared and finding.state is TopicState.MISSING:
                     log.error("a topic is missing: `duewheel init` creates it", topic=finding.topic)

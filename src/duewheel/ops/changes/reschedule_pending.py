@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duewheel.api.changes import RescheduledTimer
+from duewheel.api.changes import ReplacedPending
 from duewheel.api.due_time import DueTime, NonNullHeader
 from duewheel.api.requests import DueTimeFields
 from duewheel.client.message_reader import CHANGE_RECURRING
@@ -27,7 +27,7 @@ LEAVES_SOON_MS = 5_000
 
 def reschedule_pending(
     writer: TimerWriter, handle: str, new: DueTimeFields, *, reply: bool
-) -> WrittenChange[RescheduledTimer] | None:
+) -> WrittenChange[ReplacedPending] | None:
     """Replaces a pending timer by one with the same message and another due time.
 
     Returns:
@@ -42,9 +42,7 @@ def reschedule_pending(
     return None if timer is None else _replace(writer, timer, new.due, reply=reply)
 
 
-def fire(
-    writer: TimerWriter, handle: str, *, reply: bool
-) -> WrittenChange[RescheduledTimer] | None:
+def fire(writer: TimerWriter, handle: str, *, reply: bool) -> WrittenChange[ReplacedPending] | None:
     """Makes a pending timer due now; returns and raises as `reschedule_pending`.
 
     Raises:
@@ -69,7 +67,7 @@ def _changeable(settings: Settings, handle: str) -> PendingTimer | None:
 
 def _replace(
     writer: TimerWriter, timer: PendingTimer, due: DueTime, *, reply: bool
-) -> WrittenChange[RescheduledTimer]:
+) -> WrittenChange[ReplacedPending]:
     topic, handle = source_of(timer)[0], handle_of(timer)
     if handle is None:
         raise Conflict("a dead letter has no due time")
@@ -92,7 +90,7 @@ def _replace(
             reply=reply,
             **due.arguments,
         )
-        return answered(RescheduledTimer, request)
+        return answered(ReplacedPending, request, former_due_ms=timer.due_ms)
 
 
 def non_null_headers(given: Sequence[tuple[str, bytes | None]]) -> list[NonNullHeader]:

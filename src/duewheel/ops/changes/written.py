@@ -44,8 +44,10 @@ class WrittenChange(Generic[R]):
         return self.result()
 
 
-def answered(kind: type[R], request: Future[Cancel] | Future[Rescheduled]) -> WrittenChange[R]:
-    """Waits for the acknowledgement of a request.
+def answered(
+    kind: type[R], request: Future[Cancel] | Future[Rescheduled], **others: object
+) -> WrittenChange[R]:
+    """Waits for the acknowledgement of a request; `others` are fields of its result.
 
     The `answer` of the result is None if there is none in time, or it cannot be read. The request
     is written then, and is no failure: another one would act twice.
@@ -54,7 +56,9 @@ def answered(kind: type[R], request: Future[Cancel] | Future[Rescheduled]) -> Wr
     reply = written.reply
     return WrittenChange(
         [] if reply is None else [reply],
-        lambda: result_of(kind, written, answer=None if reply is None else _answer(reply)),
+        lambda: result_of(
+            kind, written, answer=None if reply is None else _answer(reply), **others
+        ),
     )
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from duewheel.config.keys_and_defaults import TimerSection
+from duewheel.config.keys_and_defaults import ServeSection, TimerSection
 from duewheel.config.settings import Settings
-from duewheel.kafka.topics.requirements import compare, dead_letter_plan, timer_topic_plans
+from duewheel.kafka.topics.requirements import (
+    compare,
+    dead_letter_plan,
+    service_plans,
+    timer_topic_plans,
+)
 
 SETTINGS = Settings(timer=TimerSection(topics=("t",)))
 
@@ -26,3 +31,13 @@ def test_the_dead_letters_bound_without_the_timer_topics_one() -> None:
     plan = dead_letter_plan(SETTINGS, [{}, {"max.message.bytes": "1000"}])
     (size,) = [r for r in plan.requirements if r.setting == "max.message.bytes"]
     assert size.bound == 1000 + 4096
+
+
+def test_the_topic_of_changes_is_made_with_one_order_and_kept_as_its_readers_want() -> None:
+    changes = SETTINGS.model_copy(update={"serve": ServeSection(changes_topic="changes")})
+    (plan,) = [each for each in service_plans(changes, []) if each.name == "changes"]
+    made = {r.setting: r.value for r in plan.requirements}
+    assert (plan.partitions, plan.partitions_needed) == (1, False)
+    assert (made["retention.ms"], made["cleanup.policy"]) == ("-1", "delete")
+    for other in ({"retention.ms": "1000"}, {"cleanup.policy": "compact"}):
+        assert [f.state.value for f in compare(plan, 3, made | other)] == ["found"]
