@@ -14,7 +14,15 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.local_world import NOW_MS
-from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, served, settings_of
+from tests.harness.served import (
+    CHANGING,
+    TOKEN,
+    RecordingProducer,
+    bearer,
+    fill,
+    served,
+    settings_of,
+)
 
 from duewheel.api.dead_letters import ReplayFilter
 from duewheel.api.requests import TimerFields
@@ -91,7 +99,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module")
 def client(settings: Settings) -> Iterator[TestClient]:
-    with served(settings, Access({TOKEN.encode(): ""}), RecordingProducer()) as client:
+    with served(settings, Access(CHANGING), RecordingProducer()) as client:
         client.headers.update(bearer(TOKEN))
         yield client
 

@@ -19,7 +19,7 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings, load
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.ops.changes.timer_writer import TimerWriter
-from duewheel.serve.access import Access
+from duewheel.serve.access import Access, Caller
 from duewheel.serve.app import make_app
 from duewheel.serve.service import Service
 from duewheel.testing import ManualClock
@@ -28,6 +28,7 @@ from duewheel.testing.service import LocalService
 TOKEN = "t" * 32
 READ_TOKEN = "r" * 32
 LOCAL = "http://localhost"
+CHANGING, READING = {TOKEN.encode(): Caller()}, {READ_TOKEN.encode(): Caller()}
 COUNT = 60
 
 
@@ -74,6 +75,8 @@ class RecordingProducer:
         reply_error: why no reply can be read.
         is_down: whether Kafka answers nothing.
         refused: numbers of the calls, from 0, whose records Kafka does not acknowledge.
+        sent: topic and value of each record that is no timer or cancel.
+        closed: topics that take none of these.
     """
 
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
@@ -81,6 +84,8 @@ class RecordingProducer:
     is_down: bool = False
     refused: set[int] = field(default_factory=set)
     reply_error: DuewheelError | None = None
+    sent: list[tuple[str, bytes | None]] = field(default_factory=list)
+    closed: set[str] = field(default_factory=set)
 
     def schedule(self, *args: Any, **named: Any) -> Future[Timer]:
         return self._acknowledged(
@@ -100,7 +105,10 @@ class RecordingProducer:
     def partition_of(self, _: object) -> int:
         return 0
 
-    def send(self, topic: str, *_: Any) -> WrittenAtOnce:
+    def send(self, topic: str, value: bytes | None = None, *_: Any) -> WrittenAtOnce:
+        if topic in self.closed:
+            raise NotEnoughReplicasError("too few replicas")
+        self.sent.append((topic, value))
         return WrittenAtOnce(topic)
 
     def close(self, _: float | None = None) -> None:

@@ -20,6 +20,7 @@ from tests.harness.opened_page import (
     rows,
 )
 from tests.harness.served import (
+    CHANGING,
     COUNT,
     TOKEN,
     RecordingProducer,
@@ -37,6 +38,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.ops.timers import pending
+from duewheel.schemas.topic_scope import TopicScope
+from duewheel.serve.access import Caller
 from duewheel.testing import ManualClock
 
 SIZES = [(360, 740), (800, 900), (1400, 900)]
@@ -191,7 +194,7 @@ def test_the_last_bar_has_no_tick(page: Browser, settings: Settings) -> None:
 
 def test_a_timer_is_cancelled_by_keys_alone(page: Browser, settings: Settings) -> None:
     producer = RecordingProducer(answer=Answer.CANCELLED)
-    with listening(app_of(settings, producer, change={TOKEN.encode(): ""})) as address:
+    with listening(app_of(settings, producer, change=CHANGING)) as address:
         open_page(page, address)
         page.wait(lambda: rows(page) == 100, "the list")
         page.press_until(Keys.TAB, FIRST_TIMER)
@@ -249,7 +252,7 @@ def test_the_panel_shows_what_a_reply_says(page: Browser, tmp_path: Path) -> Non
     world = LocalWorld(data_dir, settings.wheel, starts={P0: 0}, now_ms=now_ms)
     world.put(*range(600_000, 600_000 + 1_000 * len(AFTER), 1_000))
     world.stop()
-    with listening(app_of(settings, producer, clock, change={TOKEN.encode(): ""})) as address:
+    with listening(app_of(settings, producer, clock, change=CHANGING)) as address:
         open_page(page, address)
         page.wait(lambda: rows(page) == len(AFTER), "the list")
         for place, (change, answer, state, buttons) in enumerate(AFTER):
@@ -287,11 +290,34 @@ def test_changes_that_are_off_ask_for_no_token(page: Browser, settings: Settings
         page.driver.get("about:blank")
 
 
+def test_a_token_for_some_timer_topics_shows_these_and_why_the_rest_is_refused(
+    page: Browser, settings: Settings
+) -> None:
+    team = {TOKEN.encode(): Caller("team", TopicScope(("timers", "team.*")))}
+    with listening(app_of(settings, RecordingProducer(), change=team, read=team)) as address:
+        page.driver.get(f"{address}#pending")
+        page.wait_text("#conditions", "Reads need a token here")
+        click(page, "Give the token")
+        page.wait_text("dialog.ask", "memory only")
+        page.keys(TOKEN, Keys.ENTER)
+        page.wait(lambda: rows(page) == 100, "the list")
+        why = "the token team is for timers, team.*, and this is of all timer topics"
+        page.wait_text("#view-pending", f"The histogram cannot be read: {why}")
+        page.run("location.hash = 'shard'")
+        page.wait_text("#view-shard", f"They cannot be counted: {why}")
+        page.run("document.querySelector('[aria-label=\"Pause dequeue\"]').click()")
+        page.wait_text("dialog.ask", "No timer is delivered until")
+        page.run("document.querySelector('dialog.ask [type=submit]').click()")
+        page.wait_text("#view-shard .note", why)
+        assert all("401" in line or "403" in line for line in page.console())
+        page.driver.get("about:blank")
+
+
 def test_matching_timers_are_counted_before_they_are_cancelled(
     page: Browser, settings: Settings
 ) -> None:
     producer = RecordingProducer(answer=Answer.CANCELLED)
-    with listening(app_of(settings, producer, change={TOKEN.encode(): ""})) as address:
+    with listening(app_of(settings, producer, change=CHANGING)) as address:
         page.driver.get(f"{address}#pending?topic=orders")
         page.wait(lambda: 0 < rows(page) < 100, "those of the target")
         click(page, "Cancel all that match")

@@ -20,7 +20,10 @@ from tests.harness.opened_page import (
     open_page,
     rows,
 )
-from tests.harness.served import TOKEN
+from tests.harness.served import (
+    CHANGING,
+    TOKEN,
+)
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import Pumped, SparklessShard
 
@@ -60,9 +63,7 @@ def test_a_timer_is_cancelled_in_kafka(page: Browser, config: Path) -> None:
             shard.timers, 0, (b"order-42", b"pay", [("REAL_TOPIC", shard.target.encode()), *due])
         )
         shard.pump()
-        with listening(
-            app_of(settings, clock=SystemClock(), change={TOKEN.encode(): ""})
-        ) as address:
+        with listening(app_of(settings, clock=SystemClock(), change=CHANGING)) as address:
             open_page(page, address)
             page.wait_text("#view-pending .list", "order-42")
             page.run("document.querySelector(arguments[0]).click()", FIRST_TIMER)
@@ -136,7 +137,7 @@ def test_a_schedule_is_paused_resumed_triggered_and_stopped(
     settings = load(write_config(tmp_path, broker.bootstrap_servers, name, timer=timer))
     with (
         closing(Pumped(SparklessShard(settings, 1))) as pumped,
-        listening(app_of(settings, clock=SystemClock(), change={TOKEN.encode(): ""})) as address,
+        listening(app_of(settings, clock=SystemClock(), change=CHANGING)) as address,
     ):
         new = {"cron": "0 8 1 1 *", "zone": "Europe/Berlin", "value": "v"}
         yearly = NewSchedule.of({**new, "target": pumped.shard.target})

@@ -12,7 +12,12 @@ import pytest
 from kafka import KafkaProducer
 from tests.harness.launcher import run, wait_until
 from tests.harness.reader import read_topic
-from tests.harness.served import TOKEN, bearer, served
+from tests.harness.served import (
+    CHANGING,
+    TOKEN,
+    bearer,
+    served,
+)
 from tests.harness.sparkless_shard import Message, Restartable, running, timer, until
 
 from duewheel.clock import SystemClock
@@ -90,7 +95,7 @@ def test_the_pause_of_a_timer_topic_ends_by_itself(config: Path) -> None:
 
 
 def test_a_tag_is_paused_over_http(config: Path) -> None:
-    with running(config) as shard, served(shard.settings, Access({TOKEN.encode(): ""})) as client:
+    with running(config) as shard, served(shard.settings, Access(CHANGING)) as client:
         client.headers.update(bearer(TOKEN))
         done = client.post("/v1/pause/tag/spring", json={"note": "too early"}).json()
         assert done.items() >= {"kind": "tag", "name": "spring", "paused": True}.items()

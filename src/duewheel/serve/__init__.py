@@ -4,9 +4,12 @@ connections a silent client does not keep one
 gate        host names, size of a body, requests at a time, headers of every response
 metrics     requests by operation, beside the metrics of the shard
 access      tokens: who may read, who may change
+scopes      which timer topics a request touches, and may
 problems    errors as RFC 9457 has them
-service     threads for reads and for Kafka, the log of changes; waits: those for replies
-url_names   names at the end of a URL
+service     threads for reads and for Kafka; waits: those for replies
+change_records
+            the log and the topic of changes
+url_names   names in URLs
 timers, changes, dead_letters, receipts, schedules, shard
             the operations: each calls one of `ops`, which the command calls, too
 page        static files

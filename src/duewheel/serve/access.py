@@ -7,14 +7,17 @@
 - A token is compared in constant time, and neither logged nor shown. The tokens of changes also
   read. A new token needs a restart.
 
-A file has one token, or in each line a name and a token. The log of a change has the name.
+A file has one token, or in each line a name, a token, and the patterns of its timer topics, if it
+is not for all (scopes.py). The log of a change has the name. The holder of a token may name a
+person only if `serve.user_headers` says so: else any team could write another's name.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
@@ -22,17 +25,32 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from duewheel.api.topics import ALL_TOPICS, TopicScope
 from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.errors import ConfigError
 from duewheel.serve.problems import Refused
 
 TOKEN_CHARACTERS_MIN = 16
-Tokens = Mapping[bytes, str]  # the name of each
+_USER_MAX = 256
 
 _bearer = HTTPBearer(
     auto_error=False, scheme_name="token", description="a token of serve.token_file"
 )
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request: the name of its token, and the timer topics that this is for; and the
+    person that a proxy names.
+    """
+
+    name: str = ""
+    scope: TopicScope = ALL_TOPICS
+    user: str | None = None
+
+
+Tokens = Mapping[bytes, Caller]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -41,18 +59,22 @@ class Access:
 
     change: Tokens | None = None  # None: there are no changes
     read: Tokens | None = None  # None: reads need none
+    user_headers: Mapping[str, str] = field(default_factory=dict)  # by the token's name
 
     @classmethod
     def load(cls, serve: ServeSection) -> Access:
         """Reads the files of the tokens.
 
         Raises:
-            ConfigError: one cannot be read, or has a token that is too short, or two with one name.
+            ConfigError: one cannot be read, or has a token that is too short, or two with one name;
+                or a proxy has none.
         """
-        return cls(
-            _tokens("serve.token_file", serve.token_file),
-            _tokens("serve.read_token_file", serve.read_token_file),
-        )
+        change = _tokens("serve.token_file", serve.token_file)
+        read = _tokens("serve.read_token_file", serve.read_token_file)
+        named = {caller.name for caller in (change or {}).values()}
+        if unknown := sorted(serve.user_headers.keys() - named):
+            raise ConfigError(f"serve.user_headers: serve.token_file has no token named {unknown}")
+        return cls(change, read, serve.user_headers)
 
 
 def _tokens(key: str, path: Path | None) -> Tokens | None:
@@ -65,14 +87,25 @@ def _tokens(key: str, path: Path | None) -> Tokens | None:
     lines = [line.split() for line in text.splitlines() if line.strip()]
     if len(lines) == 1 and len(lines[0]) == 1:
         lines[0].insert(0, "")
-    tokens = {line[1].encode(): line[0] for line in lines if len(line) == 2 and _is_token(line[1])}
-    if not tokens or not len(lines) == len(tokens) == len({*tokens.values()}):
+    tokens = dict(_callers(lines))
+    if not tokens or not len(lines) == len(tokens) == len({each.name for each in tokens.values()}):
         raise ConfigError(
-            f"{key}: {path} must have a token, or in each line a name of its own and a token. A "
-            f"token has {TOKEN_CHARACTERS_MIN} or more ASCII characters without blanks, such as "
-            "those of `openssl rand -hex 32`"
+            f"{key}: {path} must have a token, or in each line a name of its own, a token, and "
+            "perhaps names of timer topics, or patterns as of timer.targets. A token has "
+            f"{TOKEN_CHARACTERS_MIN} or more ASCII characters without blanks, such as those of "
+            "`openssl rand -hex 32`"
         )
     return tokens
+
+
+def _callers(lines: list[list[str]]) -> Iterator[tuple[bytes, Caller]]:
+    """Yields token and caller of each line that has both."""
+    for name, token, *patterns in (line for line in lines if len(line) > 1):
+        scope = TopicScope(tuple(patterns))
+        with suppress(ConfigError):  # it quotes the text, which may be a part of a token
+            _ = "" in scope
+            if _is_token(token):
+                yield token.encode(), Caller(name, scope)
 
 
 def _is_token(text: str) -> bool:
@@ -82,7 +115,7 @@ def _is_token(text: str) -> bool:
 async def may_read(request: Request, credentials: Credentials) -> None:
     """Refuses a read without a valid token."""
     access: Access = request.app.state.access
-    _require(credentials, access.read, access.change)
+    request.state.caller = _require(credentials, access.read, access.change)
 
 
 async def may_change(request: Request, credentials: Credentials) -> None:
@@ -91,17 +124,55 @@ async def may_change(request: Request, credentials: Credentials) -> None:
     if access.change is None:
         detail = "changes are off: set serve.token_file"
         raise Refused(HTTPStatus.FORBIDDEN, "changes_off", detail)
-    request.state.token_name = _require(credentials, access.change)
+    caller = _require(credentials, access.change)
+    header = access.user_headers.get(caller.name)
+    user = None if header is None else _user(request, header)
+    request.state.caller = replace(caller, user=user)
 
 
-def _require(credentials: HTTPAuthorizationCredentials | None, *accepted: Tokens | None) -> str:
-    """The name of the token that is given."""
+async def caller_of(request: Request) -> Caller:
+    """Who sends a request that is admitted. Where reads need no token, one that is given bounds
+    them nevertheless: so the page of a team shows the timers that its changes can reach.
+    """
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if caller is None:
+        access: Access = request.app.state.access
+        given = _matching(await _bearer(request), access.change)
+        caller = given[0] if given else Caller()
+    return caller
+
+
+Calling = Annotated[Caller, Depends(caller_of)]
+
+
+def _user(request: Request, header: str) -> str:
+    """The person that a proxy names.
+
+    Raises:
+        Refused: it names none, or several: one may be the client's own.
+    """
+    given = [value for name, value in request.headers.raw if name == header.lower().encode()]
+    user = given[0].decode(errors="backslashreplace").strip() if len(given) == 1 else ""
+    if not (0 < len(user) <= _USER_MAX and user.isprintable()):  # the log may be a terminal
+        detail = f"the proxy must name one person: {header} (serve.user_headers)"
+        raise Refused(HTTPStatus.FORBIDDEN, "no_user", detail)
+    return user
+
+
+def _matching(
+    credentials: HTTPAuthorizationCredentials | None, *accepted: Tokens | None
+) -> list[Caller]:
     given = b"" if credentials is None else credentials.credentials.encode(errors="replace")
     tokens = [each for tokens in accepted if tokens is not None for each in tokens.items()]
     # All are compared: the time must not depend on the one that is right.
-    names = [name for token, name in tokens if hmac.compare_digest(given, token)]
-    if not names:
+    return [caller for token, caller in tokens if hmac.compare_digest(given, token)]
+
+
+def _require(credentials: HTTPAuthorizationCredentials | None, *accepted: Tokens | None) -> Caller:
+    """The caller with the token that is given."""
+    callers = _matching(credentials, *accepted)
+    if not callers:
         header = {"WWW-Authenticate": "Bearer"}
         detail = "give a valid token: Authorization: Bearer <token>"
         raise Refused(HTTPStatus.UNAUTHORIZED, "unauthorized", detail, header)
-    return names[0]
+    return callers[0]

@@ -32,12 +32,13 @@ _DESCRIPTION = (
 _PROBLEMS = (
     documented(400, "the request cannot be parsed")
     | documented(401, "no valid token")
+    | documented(403, "not in the scope of the token")
     | documented(422, "a parameter is invalid")
     | documented(503, "no files yet, a recovery, or no Kafka")
 )
 _CHANGE_PROBLEMS = (
     _PROBLEMS
-    | documented(403, "changes are off")
+    | documented(403, "changes are off, not in the scope of the token, or of no person")
     | documented(413, "the body is too large")
     | documented(504, "the change may or may not be written")
 )

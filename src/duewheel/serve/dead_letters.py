@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Annotated
 
@@ -16,8 +15,10 @@ from duewheel.api.dead_letters import (
     Replayed,
 )
 from duewheel.ops.dead_letters import listing, replay
+from duewheel.serve.change_records import Changing, recorded
 from duewheel.serve.problems import Refused, documented
-from duewheel.serve.service import KAFKA_PAGE_S, Changing, Shared
+from duewheel.serve.scopes import OF_ALL, Scoped
+from duewheel.serve.service import KAFKA_PAGE_S, Shared
 
 reading = APIRouter(prefix="/v1/dead-letters", tags=["dead letters"])
 changing = APIRouter(prefix="/v1/dead-letters", tags=["dead letters"])
@@ -25,13 +26,13 @@ changing = APIRouter(prefix="/v1/dead-letters", tags=["dead letters"])
 
 @reading.get("", operation_id="list_dead_letters")
 async def list_dead_letters(
-    service: Shared, wanted: Annotated[DeadLetterQuery, Query()]
+    service: Shared, wanted: Annotated[DeadLetterQuery, Query()], scope: Scoped
 ) -> DeadLetterList:
     """Dead letters, oldest first within each partition.
 
     With a `code` a page may have fewer than `limit`, or none, before the last page.
     """
-    return await service.read_kafka(listing.page_of_letters, wanted, KAFKA_PAGE_S)
+    return await service.read_kafka(listing.page_of_letters, wanted, KAFKA_PAGE_S, scope)
 
 
 @reading.get(
@@ -43,19 +44,20 @@ async def show_dead_letter(
     service: Shared,
     partition: Annotated[int, Path(ge=0, lt=2**31)],
     offset: Annotated[int, Path(ge=0, lt=2**63)],
+    scope: Scoped,
 ) -> DeadLetterWithMessage:
     """One dead letter; with value and headers of its message if serve.show_bodies is set."""
     body = service.settings.serve.show_bodies
-    letter = await service.read_kafka(listing.one_letter, partition, offset, body=body)
+    letter = await service.read_kafka(listing.one_letter, partition, offset, body=body, scope=scope)
     if letter is None:
         raise Refused(HTTPStatus.NOT_FOUND, "no_such_letter", "there is no such dead letter")
     return letter
 
 
-@changing.post("/replay", operation_id="replay_dead_letters")
+@changing.post("/replay", operation_id="replay_dead_letters", dependencies=OF_ALL)
+@recorded
 async def replay_dead_letters(change: Changing, wanted: Replay) -> Replayed:
     """Writes the messages of dead letters again, each once; with `dry_run` it only counts them."""
-    with nullcontext() if wanted.dry_run else change.logged():
-        return await change.service.replay(
-            replay.replay, change.service.clock, wanted, dry_run=wanted.dry_run
-        )
+    return await change.service.replay(
+        replay.replay, change.service.clock, wanted, dry_run=wanted.dry_run
+    )

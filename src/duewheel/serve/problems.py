@@ -125,8 +125,10 @@ _ERRORS: tuple[tuple[type[DuewheelError], HTTPStatus, str], ...] = (
 )
 
 
-def refused_by(error: DuewheelError) -> Refused:
-    """Returns the problem of one of duewheel's errors."""
+def refused_by(error: Exception) -> Refused:
+    """Returns the problem of an error."""
+    if isinstance(error, Refused):
+        return error
     for kind, status, code in _ERRORS:
         if isinstance(error, kind):
             # A retry of an unacknowledged change could write it twice: no header invites to it.
@@ -134,7 +136,6 @@ def refused_by(error: DuewheelError) -> Refused:
             retry = {"Retry-After": RETRY_AFTER_S} if is_safe else None
             counts = error.counts if isinstance(error, Unacknowledged) else {}
             return Refused(status, code, str(error), retry, **counts)
-    log.error("a request has failed", exc_info=error)
     if isinstance(error, CorruptFile):
         return _failed("corrupt_file", "a file is damaged: `duewheel check` lists it")
     return _failed()
@@ -143,8 +144,8 @@ def refused_by(error: DuewheelError) -> Refused:
 def answer_errors(app: FastAPI) -> None:
     """Makes the app answer each error with a problem."""
     problems: tuple[tuple[type[Exception], Callable[[Any], Refused]], ...] = (
-        (Refused, lambda refused: refused),
-        (DuewheelError, refused_by),
+        (Refused, refused_by),
+        (DuewheelError, _logged),
         (RequestValidationError, _invalid),
         (HTTPException, _of_router),
         (Exception, lambda _: _failed()),  # the server logs the error itself
@@ -160,6 +161,13 @@ def _answering(
         return problem_of(error).response()
 
     return answer
+
+
+def _logged(error: DuewheelError) -> Refused:
+    refused = refused_by(error)
+    if refused.status is HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("a request has failed", exc_info=error)
+    return refused
 
 
 def _failed(code: str = "internal_error", detail: str = "see the log") -> Refused:

@@ -17,13 +17,15 @@ from fastapi import APIRouter, Path, Query
 
 from duewheel.api.changes import Scheduled
 from duewheel.api.requests import Topic
-from duewheel.api.schedules import NewSchedule, NextInstants, Pause, ScheduleList, ScheduleSummary
-from duewheel.errors import DuewheelError, InvalidTimer, NoSuchSchedule
+from duewheel.api.schedules import NextInstants, Pause, ScheduleList, ScheduleSummary
+from duewheel.errors import DuewheelError, NoSuchSchedule
 from duewheel.ops.schedules import changes, listing
 from duewheel.ops.schedules.changes import WrittenSchedule
+from duewheel.serve.change_records import Change, Changing, recorded
 from duewheel.serve.changes import WAIT_MAX_S, WAIT_S
 from duewheel.serve.problems import Responses, documented
-from duewheel.serve.service import Change, Changing, Service, Shared
+from duewheel.serve.scopes import OwnSchedule, OwnTimerTopic, Scoped
+from duewheel.serve.service import Service, Shared
 from duewheel.serve.url_names import NAME
 
 reading = APIRouter(prefix="/v1/schedules", tags=["schedules"])
@@ -31,9 +33,6 @@ changing = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 Wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for ingest")]
-TimerTopic = Annotated[
-    Topic | None, Query(description="the schedule's; by default the first of timer.topics")
-]
 OfTopic = Annotated[Topic | None, Query(description="only those of this timer topic")]
 MISSING = documented(404, "no such schedule")
 CHANGED: Responses = {202: {"model": ScheduleSummary}}
@@ -45,18 +44,18 @@ T = TypeVar("T")
 
 
 @reading.get("", operation_id="list_schedules")
-async def list_schedules(service: Shared, timer_topic: OfTopic = None) -> ScheduleList:
+async def list_schedules(
+    service: Shared, scope: Scoped, timer_topic: OfTopic = None
+) -> ScheduleList:
     """The schedules of this shard by name: recurring timers that are pending, 10,000 at most."""
     return await service.read(
-        listing.list_schedules, service.clock, listing.SERVED_MAX, timer_topic
+        listing.list_schedules, service.clock, listing.SERVED_MAX, timer_topic, scope
     )
 
 
 # A name may have slashes: longer paths come first.
 @reading.get(f"/{NAME}/next", operation_id="next_instants", responses=MISSING)
-async def next_instants(
-    service: Shared, name: Name, timer_topic: TimerTopic = None
-) -> NextInstants:
+async def next_instants(service: Shared, name: Name, timer_topic: OwnTimerTopic) -> NextInstants:
     """The next ten instants of a schedule, pauses aside."""
     return await _reading(
         lambda: service.read(listing.next_instants, service.clock, name, timer_topic)
@@ -64,9 +63,7 @@ async def next_instants(
 
 
 @reading.get(f"/{NAME}", operation_id="show_schedule", responses=MISSING)
-async def show_schedule(
-    service: Shared, name: Name, timer_topic: TimerTopic = None
-) -> ScheduleSummary:
+async def show_schedule(service: Shared, name: Name, timer_topic: OwnTimerTopic) -> ScheduleSummary:
     """One schedule."""
     return await _reading(
         lambda: service.read(listing.show_schedule, service.clock, name, timer_topic)
@@ -74,74 +71,69 @@ async def show_schedule(
 
 
 @changing.put(f"/{NAME}", operation_id="set_schedule", responses=CHANGED)
+@recorded
 async def set_schedule(
     change: Changing,
     name: Name,
-    new: NewSchedule,
-    timer_topic: TimerTopic = None,
+    new: OwnSchedule,
     wait: Wait = WAIT_S,
 ) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name. 202: it is written, and not in effect."""
-    if timer_topic is not None:
-        if new.timer_topic not in {None, timer_topic}:
-            raise InvalidTimer("the URL has another timer_topic than the body")
-        new = new.model_copy(update={"timer_topic": timer_topic})
 
     def put(*, may_add: bool) -> Awaitable[WrittenSchedule]:
         return change.service.write_pending(changes.put, name, new, may_add=may_add)
 
     replace, add = partial(put, may_add=False), partial(put, may_add=True)
-    with change.logged():
-        written = await _patiently(replace, listing.READ_PAUSES_S, add)
-        return await _applied(change, written, wait)
+    written = await _patiently(replace, listing.READ_PAUSES_S, add)
+    return await _applied(change, written, wait)
 
 
 @changing.post(f"/{NAME}/pause", operation_id="pause_schedule", responses=CHANGED | MISSING)
+@recorded
 async def pause_schedule(
     change: Changing,
     name: Name,
+    timer_topic: OwnTimerTopic,
     pause: Pause | None = None,
-    timer_topic: TimerTopic = None,
     wait: Wait = WAIT_S,
 ) -> ScheduleSummary:
     """Pauses a schedule: no instant fires until it is resumed."""
     note = "" if pause is None else pause.note
-    with change.logged() as service:
-        written = await _changing(
-            lambda: service.write_pending(changes.pause, name, timer_topic, note)
-        )
-        return await _applied(change, written, wait)
+    write = change.service.write_pending
+    written = await _changing(lambda: write(changes.pause, name, timer_topic, note))
+    return await _applied(change, written, wait)
 
 
 @changing.post(f"/{NAME}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
+@recorded
 async def resume_schedule(
-    change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = WAIT_S
+    change: Changing, name: Name, timer_topic: OwnTimerTopic, wait: Wait = WAIT_S
 ) -> ScheduleSummary:
     """Ends the pause of a schedule: the instants from now on fire."""
-    with change.logged() as service:
-        written = await _changing(lambda: service.write_pending(changes.resume, name, timer_topic))
-        return await _applied(change, written, wait)
+    write = change.service.write_pending
+    written = await _changing(lambda: write(changes.resume, name, timer_topic))
+    return await _applied(change, written, wait)
 
 
 @changing.post(
     f"/{NAME}/trigger", operation_id="trigger_schedule", status_code=201, responses=MISSING
 )
-async def trigger_schedule(
-    change: Changing, name: Name, timer_topic: TimerTopic = None
-) -> Scheduled:
+@recorded
+async def trigger_schedule(change: Changing, name: Name, timer_topic: OwnTimerTopic) -> Scheduled:
     """Fires a schedule once more, now: an ordinary timer with its message. Its instants stay."""
-    with change.logged() as service:
-        return await _changing(lambda: service.write_pending(changes.trigger, name, timer_topic))
+    write = change.service.write_pending
+    return await _changing(lambda: write(changes.trigger, name, timer_topic))
 
 
 @changing.delete(f"/{NAME}", operation_id="stop_schedule", responses=CHANGED | MISSING)
+@recorded
 async def stop_schedule(
-    change: Changing, name: Name, timer_topic: TimerTopic = None, wait: Wait = WAIT_S
+    change: Changing, name: Name, timer_topic: OwnTimerTopic, wait: Wait = WAIT_S
 ) -> ScheduleSummary:
     """Ends a schedule for good."""
-    with change.logged() as service:
-        written = await _changing(lambda: service.write_pending(changes.stop, name, timer_topic))
-        return await _applied(change, written, wait)
+    write = change.service.write_pending
+    written = await _changing(lambda: write(changes.stop, name, timer_topic))
+    return await _applied(change, written, wait)
 
 
 async def _applied(change: Change, written: WrittenSchedule, wait_s: float) -> ScheduleSummary:

@@ -6,43 +6,33 @@ until Kafka has acknowledged it; its effect is awaited without one (waits.py).
 
 A call of Kafka may last for half a minute. Its thread is a daemon, so that a stop need not wait for
 it: `end_waits` ends the waits, not the calls.
-
-Each change is logged with the client's address, and without ids, keys and bodies; one that fails,
-too, because it may have written something.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from http import HTTPStatus
 from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-import structlog
 from anyio import CapacityLimiter
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Request
 
-from duewheel.api.model import Result
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import CorruptFile, DuewheelError, RecoveryPending, Unacknowledged
+from duewheel.errors import CorruptFile, RecoveryPending, Unacknowledged
 from duewheel.ops.changes.timer_writer import TimerWriter
-from duewheel.ops.changes.written import WrittenChange
 from duewheel.ops.files import files_identity
 from duewheel.ops.timers.pending_histogram import PendingView
+from duewheel.serve.gate import REQUESTS_MAX
 from duewheel.serve.problems import Stopping, busy
-from duewheel.serve.waits import Waits, all_of
+from duewheel.serve.waits import Waits
 from duewheel.threads import beside
-
-log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 S = TypeVar("S", Settings, TimerWriter)
 T = TypeVar("T")
-R = TypeVar("R", bound=Result)
 
 READS_MAX = 4  # at a time
 SEARCHES_MAX = 2
@@ -67,6 +57,7 @@ class Service:
     read_kafka      reads from Kafka: apart from changes, which must not wait for reads
     write           records in timer topics
     write_pending   the same, after a look at the shard's files
+    record          records of changes: apart from these, and a stop waits for them
     write_pause     pauses of topics and tags, in the state topic
     write_file      a pause of a process, in a file: it must not wait for a Kafka that hangs
     replay          a replay of dead letters: one at a time, as each fences the one before
@@ -98,6 +89,9 @@ class Service:
             settings, self._stop, writer, changes, writes=True, waiting_max=CHANGES_WAITING_MAX
         )
         self.write_pending = replace(self.write, needs_files=True)
+        self.record = _Lane(
+            settings, asyncio.Event(), writer, CapacityLimiter(KAFKA_MAX), waiting_max=REQUESTS_MAX
+        )
         self.write_pause = _Lane(
             settings, self._stop, settings, changes, writes=True, waiting_max=CHANGES_WAITING_MAX
         )
@@ -187,48 +181,3 @@ async def _service(request: Request) -> Service:
 
 
 Shared = Annotated[Service, Depends(_service)]
-
-
-@dataclass(frozen=True)
-class Change:
-    """A request that changes something."""
-
-    service: Service
-    request: Request
-    response: Response
-
-    @contextmanager
-    def logged(self) -> Iterator[Service]:
-        """Logs who has requested the change of a with block, and whether it has failed."""
-        client = self.request.client
-        who = {
-            "operation": self.request.scope["route"].operation_id,
-            "client": client.host if client else "unknown",
-        }
-        if name := self.request.state.token_name:
-            who["by"] = name
-        try:
-            yield self.service
-        except DuewheelError as error:
-            log.info("change failed", **who, error=type(error).__name__)
-            raise
-        log.info("change", **who)
-
-    async def replied(self, written: WrittenChange[R], wait_s: float) -> R:
-        """Waits for the replies, and returns the result."""
-        if written.replies:
-            waits, count = self.service.waits, len(written.replies)
-            await waits.until(self.request, all_of(written.replies), wait_s, count)
-        return written.result()
-
-    def set_status(self, *, in_effect: bool) -> None:
-        """Makes the status 202 if the change is written and its effect still to come."""
-        if not in_effect:
-            self.response.status_code = HTTPStatus.ACCEPTED
-
-
-async def _change(service: Shared, request: Request, response: Response) -> Change:
-    return Change(service, request, response)
-
-
-Changing = Annotated[Change, Depends(_change)]

@@ -16,10 +16,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from duewheel.api.conditions import of_reasons
 from duewheel.api.fleet import Fleet
-from duewheel.api.requests import SelectivePause, Topic
+from duewheel.api.requests import SelectivePause
 from duewheel.api.shard import (
     Paused,
-    PausedKind,
     PausedSelection,
     ProcessName,
     Readiness,
@@ -32,8 +31,10 @@ from duewheel.ops.shard.local_readiness import not_ready_reasons
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.shard.selective_pause import pause_selection, resume_selection
 from duewheel.ops.shard.status import read_status
+from duewheel.serve.change_records import Changing, recorded
 from duewheel.serve.problems import Refused, documented
-from duewheel.serve.service import Changing, Shared
+from duewheel.serve.scopes import OF_ALL, OF_NONE, OwnSelection
+from duewheel.serve.service import Shared
 from duewheel.serve.url_names import NAME
 
 probes = APIRouter(tags=["probes"])
@@ -41,7 +42,6 @@ reading = APIRouter(prefix="/v1", tags=["reads"])
 changing = APIRouter(prefix="/v1", tags=["changes"])
 
 Process = Annotated[ProcessName, Path()]
-Kind = Annotated[PausedKind, Path()]
 
 
 @probes.get("/livez", operation_id="livez", response_class=PlainTextResponse)
@@ -72,19 +72,19 @@ async def metrics(service: Shared) -> Response:
     return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)
 
 
-@reading.get("/status", operation_id="status")
+@reading.get("/status", operation_id="status", dependencies=OF_NONE)
 async def show_status(service: Shared) -> ShardView:
     """The state of the shard, as `duewheel status`."""
     return await service.read(read_status, service.clock)
 
 
-@reading.get("/lateness", operation_id="lateness")
+@reading.get("/lateness", operation_id="lateness", dependencies=OF_NONE)
 async def show_lateness(service: Shared) -> Lateness:
     """The lateness of deliveries since dequeue began."""
     return await service.peek(read_lateness, service.clock)
 
 
-@reading.get("/fleet", operation_id="fleet")
+@reading.get("/fleet", operation_id="fleet", dependencies=OF_NONE)
 async def show_fleet(service: Shared, request: Request) -> Fleet:
     """The shards of the app side by side: those of the servers that `serve.shards` names."""
     token = request.headers.get("Authorization")
@@ -92,30 +92,31 @@ async def show_fleet(service: Shared, request: Request) -> Fleet:
 
 
 @changing.post(f"/pause/{{kind}}/{NAME}", operation_id="pause_selection")
+@recorded
 async def pause_one(
-    change: Changing, kind: Kind, name: Topic, given: SelectivePause
+    change: Changing, selection: OwnSelection, given: SelectivePause
 ) -> PausedSelection:
     """Lets the due timers of a target, timer topic or tag wait, in all shards."""
-    with change.logged() as service:
-        return await service.write_pause(pause_selection, service.clock, kind, name, given)
+    service = change.service
+    return await service.write_pause(pause_selection, service.clock, *selection, given)
 
 
 @changing.post(f"/resume/{{kind}}/{NAME}", operation_id="resume_selection")
-async def resume_one(change: Changing, kind: Kind, name: Topic) -> PausedSelection:
+@recorded
+async def resume_one(change: Changing, selection: OwnSelection) -> PausedSelection:
     """Ends the pause of a target, timer topic or tag."""
-    with change.logged() as service:
-        return await service.write_pause(resume_selection, kind, name)
+    return await change.service.write_pause(resume_selection, *selection)
 
 
-@changing.post("/pause/{process}", operation_id="pause")
+@changing.post("/pause/{process}", operation_id="pause", dependencies=OF_ALL)
+@recorded
 async def pause(change: Changing, process: Process) -> Paused:
     """Pauses ingest or dequeue, over restarts, too."""
-    with change.logged() as service:
-        return await service.write_file(set_paused, process, on=True)
+    return await change.service.write_file(set_paused, process, on=True)
 
 
-@changing.post("/resume/{process}", operation_id="resume")
+@changing.post("/resume/{process}", operation_id="resume", dependencies=OF_ALL)
+@recorded
 async def resume(change: Changing, process: Process) -> Paused:
     """Ends the pause of ingest or dequeue."""
-    with change.logged() as service:
-        return await service.write_file(set_paused, process, on=False)
+    return await change.service.write_file(set_paused, process, on=False)

@@ -5,38 +5,34 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 
 from duewheel.api.requests import HistogramQuery, TimerQuery
 from duewheel.api.timers import PendingHistogram, PendingStats, TimerList, TimerWithMessage
-from duewheel.client.handle import TEXT
 from duewheel.ops.timers import pending
 from duewheel.serve.problems import Refused, documented
+from duewheel.serve.scopes import OF_ALL, OwnHandle, Scoped
 from duewheel.serve.service import Shared
-
-HANDLE_MAX = 1_024
 
 reading = APIRouter(prefix="/v1", tags=["reads"])
 
-Handle = Annotated[
-    str,
-    Path(max_length=HANDLE_MAX, description="a recall handle", json_schema_extra={"pattern": TEXT}),
-]
 NOT_PENDING = documented(404, "no such timer is pending here")
 
 
 @reading.get("/timers", operation_id="list_timers")
-async def list_timers(service: Shared, wanted: Annotated[TimerQuery, Query()]) -> TimerList:
+async def list_timers(
+    service: Shared, wanted: Annotated[TimerQuery, Query()], scope: Scoped
+) -> TimerList:
     """Pending timers in the order in which they leave; all filters must match.
 
     `from` and `to` select by the instant at which a timer leaves the wheel. A search by key reads
     the messages of all timers that the other filters select: give `from` and `to`, or an `id`.
     """
-    return await service.read(pending.page_of, wanted)
+    return await service.read(pending.page_of, wanted, scope=scope)
 
 
 @reading.get("/timers/{handle}", operation_id="show_timer", responses=NOT_PENDING)
-async def show_timer(service: Shared, handle: Handle) -> TimerWithMessage:
+async def show_timer(service: Shared, handle: OwnHandle) -> TimerWithMessage:
     """One pending timer; with value and headers of its message if serve.show_bodies is set."""
     body = service.settings.serve.show_bodies
     timer = await service.read(pending.by_handle, handle, body=body)
@@ -45,7 +41,7 @@ async def show_timer(service: Shared, handle: Handle) -> TimerWithMessage:
     return timer
 
 
-@reading.get("/histogram", operation_id="histogram")
+@reading.get("/histogram", operation_id="histogram", dependencies=OF_ALL)
 async def histogram(
     service: Shared, wanted: Annotated[HistogramQuery, Query()]
 ) -> PendingHistogram:
@@ -56,7 +52,7 @@ async def histogram(
     return await service.count(lambda _: service.view.histogram(wanted))
 
 
-@reading.get("/stats", operation_id="stats")
+@reading.get("/stats", operation_id="stats", dependencies=OF_ALL)
 async def show_stats(service: Shared) -> PendingStats:
     """Pending timers by target, level and time, as `duewheel stats`."""
     return await service.count(lambda _: service.view.stats())

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from tests.harness.served import LOCAL, TOKEN, KitWriter, bearer
+from tests.harness.served import (
+    CHANGING,
+    LOCAL,
+    TOKEN,
+    KitWriter,
+    bearer,
+)
 
 from duewheel.cli.schedules import _difference
 from duewheel.config.settings import Settings, load
@@ -64,7 +70,7 @@ def settings(config: Path) -> Settings:
 
 @pytest.fixture
 def client(service: LocalService, settings: Settings) -> Iterator[TestClient]:
-    app = make_app(settings, service.clock, Access({TOKEN.encode(): ""}))
+    app = make_app(settings, service.clock, Access(CHANGING))
     own: Service = app.state.service
     writer = KitWriter(settings, service)
     app.state.service = Service(settings, own.clock, own.view, writer, own.metrics)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.harness.served import (
+    CHANGING,
     LOCAL,
     READ_TOKEN,
+    READING,
     TOKEN,
     RecordingProducer,
     bearer,
@@ -21,8 +23,9 @@ from tests.harness.served import (
 
 from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.errors import ConfigError
+from duewheel.schemas.topic_scope import TopicScope
 from duewheel.serve import gate
-from duewheel.serve.access import Access
+from duewheel.serve.access import Access, Caller
 from duewheel.serve.server import listening, run_serve
 
 NEW: dict[str, Any] = {"topic": "orders", "value": "v", "delay": "1m"}
@@ -40,7 +43,7 @@ def test_changes_need_a_token(tmp_path: Path) -> None:
 )
 def test_a_wrong_token_changes_nothing(tmp_path: Path, headers: dict[str, str]) -> None:
     producer = RecordingProducer()
-    access = Access({TOKEN.encode(): ""}, {READ_TOKEN.encode(): ""})
+    access = Access(CHANGING, READING)
     encoded = {name.encode(): value.encode() for name, value in headers.items()}
     with served(settings_of(tmp_path), access, producer) as client:
         response = client.post("/v1/timers", json=NEW, headers=encoded)
@@ -53,7 +56,7 @@ def test_a_wrong_token_changes_nothing(tmp_path: Path, headers: dict[str, str]) 
 def test_reads_need_a_token_where_one_is_set(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     fill(settings)
-    with served(settings, Access({TOKEN.encode(): ""}, {READ_TOKEN.encode(): ""})) as client:
+    with served(settings, Access(CHANGING, READING)) as client:
         for path in ("timers", "histogram", "status", "stats", "timers/x", "dead-letters"):
             assert client.get(f"/v1/{path}").status_code == 401
         for token in (READ_TOKEN, TOKEN):
@@ -64,7 +67,7 @@ def test_reads_need_a_token_where_one_is_set(tmp_path: Path) -> None:
 
 def test_a_large_body_is_refused(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, body_max="1KiB")
-    with served(settings, Access({TOKEN.encode(): ""})) as client:
+    with served(settings, Access(CHANGING)) as client:
         response = client.post("/v1/timers", content=b"x" * 1025, headers=bearer(TOKEN))
         assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
         chunks = iter([b"x" * 600, b"x" * 600])
@@ -72,7 +75,7 @@ def test_a_large_body_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_large_head_is_refused_before_its_token_is_compared(tmp_path: Path) -> None:
-    with served(settings_of(tmp_path), Access({TOKEN.encode(): ""})) as client:
+    with served(settings_of(tmp_path), Access(CHANGING)) as client:
         large = "y" * (16 << 10)
         for path, headers in (("/v1/status", {"x": large}), (f"/v1/status?q={large}", {})):
             response = client.get(path, headers=headers)
@@ -81,7 +84,7 @@ def test_a_large_head_is_refused_before_its_token_is_compared(tmp_path: Path) ->
 
 def test_a_head_with_two_lengths_is_refused(tmp_path: Path) -> None:
     """A proxy in front may take it for another request than this server does."""
-    with served(settings_of(tmp_path), Access({TOKEN.encode(): ""})) as client:
+    with served(settings_of(tmp_path), Access(CHANGING)) as client:
         both = {**bearer(TOKEN), "Content-Length": "3", "Transfer-Encoding": "chunked"}
         response = client.post("/v1/timers", content=iter([b"{}"]), headers=both)
         assert (response.status_code, response.json()["code"]) == (400, "ambiguous_length")
@@ -158,6 +161,10 @@ def test_beyond_loopback_reads_need_a_token_or_a_word(tmp_path: Path) -> None:
         b"%s\n%s" % (b"a" * 32, b"b" * 32),
         b"ana %s\nana %s" % (b"a" * 32, b"b" * 32),
         b"ana %s\nben %s" % (b"a" * 32, b"a" * 32),
+        b"ana %s orders,bills" % (b"a" * 32),
+        b"ana %s [a" % (b"a" * 32),
+        b"ana %s orders \xff" % (b"a" * 32),
+        b"ana orders %s" % (b"a" * 32),
     ],
 )
 def test_a_weak_token_is_refused(tmp_path: Path, token: bytes) -> None:
@@ -173,8 +180,18 @@ def test_tokens_are_read_from_files_and_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
     access = Access.load(settings_of(tmp_path, token_file=path).serve)
-    assert access.change == {TOKEN.encode(): ""}
+    assert access.change == CHANGING
     assert TOKEN not in repr(access)
+
+
+def test_a_line_may_have_timer_topics(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"ana\t{TOKEN}  orders.* bills\r\nben {READ_TOKEN}\n")
+    access = Access.load(settings_of(tmp_path, token_file=path, read_token_file=path).serve)
+    of_ana = Caller("ana", TopicScope(("orders.*", "bills")))
+    assert (
+        access.change == access.read == {TOKEN.encode(): of_ana, READ_TOKEN.encode(): Caller("ben")}
+    )
 
 
 def test_the_log_names_who_has_changed_something(tmp_path: Path) -> None:

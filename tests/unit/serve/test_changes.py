@@ -19,7 +19,16 @@ from fastapi.testclient import TestClient
 from kafka.errors import KafkaError
 from tests.harness.cancel_world import cancel
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.served import COUNT, TOKEN, RecordingProducer, bearer, fill, served, settings_of
+from tests.harness.served import (
+    CHANGING,
+    COUNT,
+    TOKEN,
+    RecordingProducer,
+    bearer,
+    fill,
+    served,
+    settings_of,
+)
 from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.checkpoints.process_role import Role
@@ -51,7 +60,7 @@ def producer() -> RecordingProducer:
 
 @pytest.fixture
 def client(settings: Settings, producer: RecordingProducer) -> Iterator[TestClient]:
-    with served(settings, Access({TOKEN.encode(): ""}), producer) as client:
+    with served(settings, Access(CHANGING), producer) as client:
         client.headers.update(bearer(TOKEN))
         yield client
 
@@ -249,7 +258,7 @@ def test_cancelled_timers_are_left_out(tmp_path: Path, producer: RecordingProduc
     world.append(*(TimerRow(0, n, NOW_MS + 30_000, timer_id=b"%d" % n) for n in range(3)))
     world.append(cancel(3, timer_id=b"1"))
     world.stop()
-    with served(settings, Access({TOKEN.encode(): ""}), producer) as client:
+    with served(settings, Access(CHANGING), producer) as client:
         client.headers.update(bearer(TOKEN))
         first, second, _ = timers(client)
         result = client.post("/v1/cancel", json={"filter": {"level": 1}, "dry_run": True}).json()
@@ -268,7 +277,7 @@ def test_timers_whose_id_is_no_text_are_counted(
     ids = (b"a", b"\xff", b"\xfe")
     world.append(*(TimerRow(0, n, NOW_MS + 30_000, timer_id=each) for n, each in enumerate(ids)))
     world.stop()
-    with served(settings, Access({TOKEN.encode(): ""}), producer) as client:
+    with served(settings, Access(CHANGING), producer) as client:
         client.headers.update(bearer(TOKEN))
         body = {"filter": {"to": str(NOW_MS + 60_000)}, "dry_run": True}
         result = client.post("/v1/cancel", json=body).json()

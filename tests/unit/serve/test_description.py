@@ -23,7 +23,15 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
-from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, served, settings_of
+from tests.harness.served import (
+    CHANGING,
+    TOKEN,
+    RecordingProducer,
+    bearer,
+    fill,
+    served,
+    settings_of,
+)
 
 from duewheel.clock import SystemClock
 from duewheel.ops.schedules import listing
@@ -59,7 +67,7 @@ def test_requests_are_answered_as_described(
     with served(settings, Access()) as client:
         listed = client.get("/v1/timers", headers={"Host": "testserver"}).json()["timers"]
     tried = set()
-    with served(settings, Access({TOKEN.encode(): ""}), RecordingProducer()) as client:
+    with served(settings, Access(CHANGING), RecordingProducer()) as client:
         api = schemathesis.openapi.from_asgi("/openapi.json", client.app)
         # The API ignores unknown parameters of a URL.
         api.config.generation.allow_extra_parameters = False

@@ -23,11 +23,11 @@ from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
 from duewheel.ops.shard import fleet
-from duewheel.serve.access import Access
+from duewheel.serve.access import Access, Caller
 from duewheel.serve.app import make_app
 from duewheel.testing import ManualClock
 
-READERS = Access(read={READ_TOKEN.encode(): "reader"})
+READERS = Access(read={READ_TOKEN.encode(): Caller("reader")})
 
 
 def shard_of(path: Path, shards: tuple[str, ...] = (), count: int = 1) -> Settings:

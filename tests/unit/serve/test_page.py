@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.harness.local_world import NOW_MS
-from tests.harness.served import READ_TOKEN, TOKEN, served, settings_of
+from tests.harness.served import (
+    CHANGING,
+    READING,
+    served,
+    settings_of,
+)
 
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
@@ -21,7 +26,7 @@ INDEX = FILES["index.html"]
 
 
 def test_the_page_is_served_with_its_policy_and_without_a_token(tmp_path: Path) -> None:
-    access = Access({TOKEN.encode(): ""}, {READ_TOKEN.encode(): ""})
+    access = Access(CHANGING, READING)
     with served(settings_of(tmp_path), access) as client:
         for path in ("/", *(f"/page/{name}" for name in FILES if name != "index.html")):
             response = client.get(path)

@@ -322,7 +322,7 @@ def test_a_restored_copy_is_counted_again(client: TestClient, tmp_path: Path) ->
 def test_files_that_are_replaced_during_a_read_are_no_damage(
     client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def page_of(*_: Any) -> TimerList:
+    def page_of(*_: Any, **__: Any) -> TimerList:
         with State.open(tmp_path / "data") as state:
             state.note_damage(Damage.FILES_LOST)
         raise CorruptFile("timerlog/1", 0, "the hour's file is missing")

@@ -18,7 +18,14 @@ from tests.harness.browser import listening
 from tests.harness.launcher import wait_until
 from tests.harness.local_world import NOW_MS
 from tests.harness.opened_page import app_of
-from tests.harness.served import TOKEN, RecordingProducer, bearer, fill, settings_of
+from tests.harness.served import (
+    CHANGING,
+    TOKEN,
+    RecordingProducer,
+    bearer,
+    fill,
+    settings_of,
+)
 
 from duewheel.client import Answer
 from duewheel.client.handle import RecallHandle
@@ -35,7 +42,7 @@ def app(tmp_path: Path) -> FastAPI:
     """Of a shard whose ingest replies to nothing."""
     settings = settings_of(tmp_path)
     fill(settings)
-    app: FastAPI = app_of(settings, RecordingProducer(answer=None), change={TOKEN.encode(): ""})
+    app: FastAPI = app_of(settings, RecordingProducer(answer=None), change=CHANGING)
     return app
 
 

@@ -1,0 +1,164 @@
+"""Records of changes: who has requested which one, when, and the outcome; in the log, and in the
+topic of changes if `serve.changes_topic` names one.
+
+That topic gets a record before a change is made, and one with the outcome after it, both under a
+key of their own. Without Kafka's acknowledgement of the first the change is refused: so none is
+made that the topic does not have. It may have one that was not made, or whose outcome is missing,
+because the server was killed in between, or Kafka went away. A transaction would not help: most
+changes cannot be a part of one.
+
+Neither has a message: no value, no headers, no key of a new timer. The log has no ids and keys.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from http import HTTPStatus
+from typing import Annotated, Any, ParamSpec, TypeVar, cast
+
+import structlog
+from fastapi import Depends, Request, Response
+
+from duewheel.api.model import RequestFields, Result
+from duewheel.api.requests import MessageFields
+from duewheel.client.handle import RecallHandle
+from duewheel.errors import DuewheelError
+from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
+from duewheel.ops.changes.written import WrittenChange
+from duewheel.serve.access import Calling
+from duewheel.serve.problems import RETRY_AFTER_S, Refused, refused_by
+from duewheel.serve.service import Service, Shared
+from duewheel.serve.waits import all_of
+
+log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T", bound=Result)
+
+_MESSAGE = frozenset(MessageFields.model_fields) - {"timer_topic"}
+_SAMPLE = {"sample"}  # of a cancel by filter: keys of some of the timers
+
+
+@dataclass(frozen=True)
+class Change:
+    """A request that changes something; `who` is in its records."""
+
+    service: Service
+    request: Request
+    response: Response
+    who: Mapping[str, str]
+
+    async def replied(self, written: WrittenChange[T], wait_s: float) -> T:
+        """Waits for the replies, and returns the result."""
+        if written.replies:
+            waits, count = self.service.waits, len(written.replies)
+            await waits.until(self.request, all_of(written.replies), wait_s, count)
+        return written.result()
+
+    def set_status(self, *, in_effect: bool) -> None:
+        """Makes the status 202 if the change is written and its effect still to come."""
+        if not in_effect:
+            self.response.status_code = HTTPStatus.ACCEPTED
+
+    async def begin(self, named: Mapping[str, object]) -> dict[str, Any]:
+        """Writes the record of a change that begins now, and returns it.
+
+        Args:
+            named: the arguments of the operation, which are checked.
+
+        Raises:
+            Refused: the record may not be written.
+        """
+        now_ms, shard = self.service.clock.now_ms(), self.service.settings.shard.index
+        record = {"change": uuid.uuid4().hex, "state": "begun", "begun_ms": now_ms, "shard": shard}
+        record |= {**self.who, "arguments": await self._arguments(named)}
+        try:
+            await self._write(record)
+        except DuewheelError as error:
+            log.warning("a change is refused without a record", **self.who, reason=str(error))
+            retry = {"Retry-After": RETRY_AFTER_S}
+            detail = f"nothing was changed, as the topic of changes has no record of it: {error}"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_recorded", detail, retry) from error
+        return record
+
+    async def end(self, begun: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
+        """Writes the record of its outcome, which the answer to the request has in any case."""
+        ended_ms = self.service.clock.now_ms()
+        try:
+            await self._write({**begun, "state": "ended", "ended_ms": ended_ms, **outcome})
+        except (DuewheelError, Refused) as error:
+            log.warning("a change has no outcome in its topic", **self.who, reason=str(error))
+
+    async def _arguments(self, named: Mapping[str, object]) -> dict[str, Any]:
+        """Those of URL and body as they were given, without a message, and without parts that the
+        operation does not read; and the timer that a handle names.
+        """
+        given: dict[str, Any] = dict(self.request.path_params)
+        topic = named.get("timer_topic")
+        for fields in named.values():
+            if isinstance(fields, RequestFields):
+                hidden = _MESSAGE if isinstance(fields, MessageFields) else frozenset[str]()
+                body = await self.request.json()
+                given |= {name: value for name, value in body.items() if name not in hidden}
+                topic = getattr(fields, "timer_topic", topic)
+        if topic is not None:
+            given["timer_topic"] = topic
+        if "handle" in given:
+            timer = RecallHandle.decode(given["handle"])
+            given |= {"id": timer.id, "source": timer.place}
+        return given
+
+    async def _write(self, record: Mapping[str, Any]) -> None:
+        topic = self.service.settings.serve.changes_topic
+        if topic is not None:
+            key, value = record["change"].encode(), json.dumps(record).encode()
+            await self.service.record(_write, topic, key, value)
+
+
+async def _change(service: Shared, request: Request, response: Response, caller: Calling) -> Change:
+    client = request.client
+    who = {
+        "operation": request.scope["route"].operation_id,
+        "client": client.host if client else "unknown",
+        "by": caller.name,
+        "user": caller.user,
+    }
+    return Change(service, request, response, {k: text for k, text in who.items() if text})
+
+
+Changing = Annotated[Change, Depends(_change)]
+
+
+def recorded(operation: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Records each change of an operation of the API; a dry run is none."""
+
+    @wraps(operation)
+    async def made(*args: P.args, **named: P.kwargs) -> T:
+        change = cast("Change", named["change"])
+        if any(getattr(each, "dry_run", False) for each in named.values()):
+            return await operation(*args, **named)
+        begun = await change.begin(named)
+        try:
+            result = await operation(*args, **named)
+        except Exception as error:
+            problem = refused_by(error)
+            log.info("change failed", **change.who, error=problem.code)
+            outcome = {"status": int(problem.status), "code": problem.code, **problem.others}
+            await change.end(begun, outcome)
+            raise
+        log.info("change", **change.who)
+        status = change.response.status_code or change.request.scope["route"].status_code
+        shown = result.model_dump(mode="json", by_alias=True, exclude=_SAMPLE)
+        await change.end(begun, {"status": int(status or HTTPStatus.OK), "result": shown})
+        return result
+
+    return made
+
+
+def _write(writer: TimerWriter, topic: str, key: bytes, value: bytes) -> None:
+    with writer.producer(topic) as producer:
+        producer.send(topic, value, key).get(timeout=ACKNOWLEDGED_S)

@@ -1,0 +1,248 @@
+"""The records of changes, and the persons in them whom a proxy names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from structlog.testing import capture_logs
+from tests.harness.local_world import NOW_MS
+from tests.harness.served import (
+    READ_TOKEN,
+    TOKEN,
+    RecordingProducer,
+    bearer,
+    fill,
+    served,
+    settings_of,
+)
+
+from duewheel.client.handle import RecallHandle
+from duewheel.errors import ConfigError
+from duewheel.serve.access import Access, Caller
+
+TOPIC = "changes"
+PROXY = {"proxy": "X-Forwarded-User"}
+SECRET = "body-of-the-message"
+NEW: dict[str, Any] = {"topic": "orders", "value": SECRET, "delay": "1m", "id": "a", "tag": "t"}
+
+
+@pytest.fixture
+def producer() -> RecordingProducer:
+    return RecordingProducer()
+
+
+@pytest.fixture
+def client(tmp_path: Path, producer: RecordingProducer) -> Iterator[TestClient]:
+    settings = settings_of(tmp_path, changes_topic=TOPIC)
+    fill(settings)
+    tokens = {TOKEN.encode(): Caller("ana"), READ_TOKEN.encode(): Caller("proxy")}
+    with served(settings, Access(tokens, user_headers=PROXY), producer) as client:
+        client.headers.update(bearer(TOKEN))
+        yield client
+
+
+@pytest.fixture
+def handle(client: TestClient) -> str:
+    """Of a timer that leaves last."""
+    listed: str = client.get("/v1/timers").json()["timers"][-1]["handle"]
+    return listed
+
+
+def records(producer: RecordingProducer) -> list[dict[str, Any]]:
+    return [json.loads(value or b"") for topic, value in producer.sent if topic == TOPIC]
+
+
+def test_a_change_has_a_record_before_it_and_one_with_its_outcome(
+    client: TestClient, producer: RecordingProducer, handle: str
+) -> None:
+    timer = RecallHandle.decode(handle)
+    answer = client.post(f"/v1/timers/{handle}/reschedule", json={"delay": "2m"}).json()
+    begun, ended = records(producer)
+    assert begun == {
+        "change": begun["change"],
+        "state": "begun",
+        "begun_ms": NOW_MS,
+        "shard": 0,
+        "operation": "reschedule_timer",
+        "client": "testclient",
+        "by": "ana",
+        "arguments": {
+            "handle": handle,
+            "id": timer.id,
+            "source": timer.place,
+            "delay": "2m",
+        },
+    }
+    added = {"state": "ended", "ended_ms": NOW_MS, "status": 200, "result": answer}
+    assert ended == begun | added
+    assert ended["result"]["former_due_ms"] == timer.due_ms
+    client.post("/v1/timers", json=NEW)
+    *_, created = records(producer)
+    assert (created["status"], created["change"] == begun["change"]) == (201, False)
+
+
+def test_a_change_without_a_record_is_refused(
+    client: TestClient, producer: RecordingProducer, handle: str
+) -> None:
+    producer.closed = {TOPIC}
+    for answer in (
+        client.post("/v1/timers", json=NEW),
+        client.delete(f"/v1/timers/{handle}"),
+        client.post("/v1/pause/dequeue"),
+        client.put("/v1/schedules/x", json={"every": "1h", "target": "orders", "value": "v"}),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (503, "not_recorded")
+        assert answer.headers["retry-after"]
+    assert (producer.calls, producer.sent) == ([], [])
+    assert client.get("/v1/status").json()["dequeue"]["state"] != "paused"
+
+
+def test_a_change_whose_outcome_has_no_record_is_answered(
+    client: TestClient, producer: RecordingProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = producer.schedule
+
+    def closing(*args: Any, **named: Any) -> Any:
+        producer.closed = {TOPIC}
+        return schedule(*args, **named)
+
+    monkeypatch.setattr(producer, "schedule", closing)
+    with capture_logs() as log:
+        assert client.post("/v1/timers", json=NEW).status_code == 201
+    assert [each["state"] for each in records(producer)] == ["begun"]
+    (warned,) = (each for each in log if each["log_level"] == "warning")
+    assert warned["event"] == "a change has no outcome in its topic"
+
+
+def test_the_record_of_a_failure_has_its_code(
+    client: TestClient, producer: RecordingProducer
+) -> None:
+    missing = RecallHandle("timers", 0, 999, NOW_MS, "x").encode()
+    client.post(f"/v1/timers/{missing}/fire")
+    producer.refused = {0}
+    client.post("/v1/timers", json=NEW)
+    client.post("/v1/cancel", json={"filter": {"topic": "none"}, "at_most": 1, "dry_run": False})
+    ended = [each for each in records(producer) if each["state"] == "ended"]
+    found = [(each["status"], each.get("code")) for each in ended]
+    assert found == [(404, "not_pending"), (504, "unacknowledged"), (200, None)]
+
+
+def test_what_only_counts_or_is_refused_before_has_no_record(
+    client: TestClient, producer: RecordingProducer
+) -> None:
+    search = {"filter": {"topic": "orders"}, "dry_run": True}
+    assert client.post("/v1/cancel", json=search).status_code == 200
+    assert client.post("/v1/timers", json=NEW | {"delay": "x"}).status_code == 422
+    assert client.delete("/v1/timers/no-handle").status_code == 422
+    assert client.post("/v1/timers", json=NEW, headers=bearer("x" * 20)).status_code == 401
+    assert producer.sent == []
+
+
+def test_records_have_no_message_and_no_token(
+    client: TestClient, producer: RecordingProducer, handle: str
+) -> None:
+    headers = [{"name": "h", "value": SECRET}]
+    message = {"value": SECRET, "key": SECRET, "headers": headers}
+    client.post(f"/v1/timers?token={TOKEN}", json=NEW | message | {"timer_topic": "timers"})
+    daily = {"every": "1h", "target": "orders", **message}
+    client.put("/v1/schedules/x?wait=0&timer_topic=timers", json=daily)
+    client.post(f"/v1/timers/{handle}/fire")
+    found = records(producer)
+    assert len(found) == 6
+    assert SECRET not in str(found) and TOKEN not in str(found)
+    assert found[0]["arguments"] == {
+        name: NEW[name] for name in ("topic", "delay", "id", "tag")
+    } | {"timer_topic": "timers"}
+    expected = {"name": "x", "timer_topic": "timers", "every": "1h", "target": "orders"}
+    assert found[2]["arguments"] == expected
+
+
+def test_records_have_nothing_that_the_operation_does_not_read(
+    client: TestClient, producer: RecordingProducer, handle: str
+) -> None:
+    url = f"/v1/timers/{handle}?wait=0&timer_topic=others"
+    bodies = (b'{"topic": "others"}', b"no json", b"[1]", b"\xff")
+    for body in bodies:
+        assert client.request("DELETE", url, content=body).status_code == 202
+    assert client.post("/v1/schedules/x/resume", content=b"null").status_code == 404
+    found = records(producer)
+    assert len(found) == 2 * len(bodies) + 2
+    assert {str(sorted(each["arguments"])) for each in found} == {
+        str(sorted(["handle", "id", "source"])),
+        str(["name"]),
+    }
+
+
+def test_without_the_setting_there_are_no_records(
+    tmp_path: Path, producer: RecordingProducer
+) -> None:
+    settings = settings_of(tmp_path)
+    with served(settings, Access({TOKEN.encode(): Caller()}), producer) as client:
+        assert client.post("/v1/timers", json=NEW, headers=bearer(TOKEN)).status_code == 201
+    assert producer.sent == []
+
+
+def test_the_person_of_a_proxy_is_in_log_and_records(
+    client: TestClient, producer: RecordingProducer
+) -> None:
+    named = bearer(READ_TOKEN) | {"x-forwarded-user": "Zoë"}
+    with capture_logs() as log:
+        encoded = {name.encode(): value.encode() for name, value in named.items()}
+        assert client.post("/v1/timers", json=NEW, headers=encoded).status_code == 201
+    (logged,) = (each for each in log if each["event"] == "change")
+    for each in (logged, *records(producer)):
+        assert (each["by"], each["user"]) == ("proxy", "Zoë")
+
+
+def test_only_the_token_of_the_proxy_names_a_person(
+    client: TestClient, producer: RecordingProducer
+) -> None:
+    forged = {"X-Forwarded-User": "root"}
+    assert client.post("/v1/timers", json=NEW, headers=forged).status_code == 201
+    assert [each.get("user") for each in records(producer)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        [b""],
+        [b"  "],
+        [b"x" * 257],
+        ["ana\x9b2J".encode()],  # for a terminal
+        [b"ana", b"ben"],  # the first one is the client's, perhaps
+    ],
+)
+def test_a_proxy_must_name_one_person(
+    client: TestClient, producer: RecordingProducer, given: list[bytes]
+) -> None:
+    headers = [(b"authorization", b"Bearer " + READ_TOKEN.encode())]
+    headers += [(b"x-forwarded-user", each) for each in given]
+    answer = client.post("/v1/timers", json=NEW, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (403, "no_user")
+    assert (producer.calls, producer.sent) == ([], [])
+    assert client.get("/v1/timers", headers=bearer(READ_TOKEN)).status_code == 200
+
+
+def test_the_headers_of_persons_need_a_named_token(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"ana {TOKEN}\nproxy {READ_TOKEN} orders.*\n")
+    access = Access.load(settings_of(tmp_path, token_file=path, user_headers=PROXY).serve)
+    assert access.user_headers == PROXY
+    unknown = settings_of(tmp_path, token_file=path, user_headers={"prox": "X-User"})
+    with pytest.raises(ConfigError, match=r"user_headers: serve.token_file has no token named"):
+        Access.load(unknown.serve)
+    for header in ("", "a b", "Authorization", "cookie", "X-User:", "X-Ü"):
+        with pytest.raises(ConfigError, match=r"serve\.user_headers"):
+            settings_of(tmp_path, token_file=path, user_headers={"proxy": header})
+
+
+def test_the_topic_of_changes_is_no_other_topic(tmp_path: Path) -> None:
+    for other in ("timers", "duewheel.state", "duewheel.dead-letter"):
+        with pytest.raises(ConfigError, match=r"serve\.changes_topic"):
+            settings_of(tmp_path, changes_topic=other)
