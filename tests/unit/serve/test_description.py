@@ -47,7 +47,7 @@ NOT_FORM = re.compile(
     r"is no timer topic|names no topic|is the timer topic itself|there is no level|not_allowed|"
     r"another timer_topic than the body|longest delay|maximum delay|"
     r"longer than any that can be kept|is below a second|is no interval|"
-    r"expires at .* before it is due|bytes|"
+    r"expires at .* before it is due|bytes|milliseconds from 0 to a day|"
     r"no cron expression|TIMER_ZONE|no instant|"
     r"give `from` and `to`|an end after the begin|key: give text or base64"
 )

@@ -192,7 +192,7 @@ def one_letter(
                 headers = [(printable_name(name), value) for name, value in letter.headers]
                 summary = summary_of(letter, position, whole=True)
                 message = headers, letter.value
-                # It says itself of which timer topic it is, the last header by duewheel.
+                # Its source names the timer topic.
                 of_topic = (summary.source or "").rpartition("-")[0]
                 decode = partial(decoded_fields, settings, of_topic, *message)
                 return DeadLetterWithMessage.of(summary, *message, body=body, decode=decode)
