@@ -63,7 +63,8 @@ def schema_registry() -> Iterator[SchemaRegistry]:
             registry.authorizations.append(self.headers["Authorization"])
             found = registry.answer(self.path)
             status = found if isinstance(found, int) else 200
-            body = b"{}" if isinstance(found, int) else json.dumps(found).encode()
+            missing = {"error_code": 40403} if found == 404 else {}
+            body = json.dumps(missing if isinstance(found, int) else found).encode()
             self.send_response(status)
             if status // 100 == 3:
                 self.send_header("Location", f"{registry.url}/schemas/ids/1")

@@ -23,6 +23,7 @@ from tests.harness.sparkless_shard import SparklessShard
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
+from duewheel.ops.topics.closed_targets import is_open
 from duewheel.osutil.child_process import Child
 from duewheel.schemas.wire.single_record import Header
 
@@ -202,3 +203,11 @@ def test_no_timer_can_have_the_topic_of_changes_as_its_target(
         assert "(forbidden_target)" in refused.json()["detail"]
     (ended,) = (each for each in changes(shard) if each["state"] == "ended")
     assert (ended["status"], ended["code"]) == (422, "invalid_request")
+
+
+def test_another_topic_than_the_shards_takes_no_records(
+    config: Path, shard: SparklessShard
+) -> None:
+    """Timers may have it as their target, and would forge records in it."""
+    assert not is_open(shard.settings, f"{shard.settings.app.id}.changes")
+    assert is_open(shard.settings, f"{shard.settings.app.id}.other")

@@ -22,7 +22,7 @@ from duewheel.schemas.name_patterns import NONE
 RULES, ROLLS = "rules of this version", "spread of rolls in this version"
 OWN_TOPICS = "timer.topics and duewheel's own topics"
 # The progress has one list of them all, without the names of their settings.
-_CLOSED = "forbidden_targets"
+CLOSED, PARAMETERS = "forbidden_targets", "parameters"
 
 
 def changed(old: Mapping[str, Any], settings: Settings, new: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def changed(old: Mapping[str, Any], settings: Settings, new: Mapping[str, Any]) 
     """
     was, now = dict(_settings(old)), dict(_settings(new))
     pairs = {key: (was.get(key), now.get(key)) for key in sorted(was.keys() | now)}
-    pairs |= _own_topics(set(old.get("parameters", {}).get(_CLOSED, ())), settings)
+    pairs |= _own_topics(set(old.get(PARAMETERS, {}).get(CLOSED, ())), settings)
     return {key: {"old": a, "new": b} for key, (a, b) in pairs.items() if a != b}
 
 
@@ -41,7 +41,7 @@ def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "timer.precision_ms", values.get(PRECISION)
     yield "timer.roll_window", _duration(values.get(WINDOW))
     yield "timer.levels", [_duration(level) for level in values.get("levels_ms", ())]
-    parameters = values.get("parameters", {})
+    parameters = values.get(PARAMETERS, {})
     yield "timer.max_delay", _duration(parameters.get("max_delay_ms"))
     pattern = parameters.get("timer_topics")
     yield "timer.topics_pattern", None if pattern == NONE else pattern

@@ -43,6 +43,7 @@ _SCHEMA_BYTES_MAX = 1 << 20  # of the registry's answer
 _SCHEMAS_MAX = 500  # that are kept
 _ASK_S = 3.0  # of one answer of the registry, from the connection on
 _REST_S = 10.0  # a registry that has not answered is not asked again for so long
+_NO_SCHEMA = b"40403"  # the registry's own code; without it there is no such path
 _FORGET_S = 60.0  # a schema that was not found is asked for again after this
 _FAILURES_MAX = 100  # schemas of one topic that are not found within that time
 
@@ -99,9 +100,12 @@ class _Registry:
         failures.append(now_s)
         if status == HTTPStatus.OK:
             raise _Refused(f"schema {schema} has more than {_SCHEMA_BYTES_MAX >> 20} MiB")
-        if status == HTTPStatus.NOT_FOUND:
+        if status == HTTPStatus.NOT_FOUND and _NO_SCHEMA in body:
             raise _Refused(f"the registry has no schema {schema}")
-        raise _Refused(f"the registry answered {status} for schema {schema}")
+        path = f"; {self._address.path or '/'} may be the wrong path" * (
+            status == HTTPStatus.NOT_FOUND
+        )
+        raise _Refused(f"the registry answered {status} for schema {schema}{path}")
 
     def _get(self, schema: str, query: str) -> tuple[int, bytes]:
         kind = "ids" if schema.isdecimal() else "guids"

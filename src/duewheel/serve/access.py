@@ -30,7 +30,7 @@ from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.errors import ConfigError
 from duewheel.serve.problems import Refused
 
-TOKEN_CHARACTERS_MIN = 16
+TOKEN_CHARACTERS_MIN = 16  # a name has fewer: else a line without one would show its token as such
 _USER_MAX = 256
 
 _bearer = HTTPBearer(
@@ -93,7 +93,7 @@ def _tokens(key: str, path: Path | None) -> Tokens | None:
             f"{key}: {path} must have a token, or in each line a name of its own, a token, and "
             "perhaps names of timer topics, or patterns as of timer.targets. A token has "
             f"{TOKEN_CHARACTERS_MIN} or more ASCII characters without blanks, such as those of "
-            "`openssl rand -hex 32`"
+            "`openssl rand -hex 32`, and a name has fewer"
         )
     return tokens
 
@@ -104,7 +104,7 @@ def _callers(lines: list[list[str]]) -> Iterator[tuple[bytes, Caller]]:
         scope = TopicScope(tuple(patterns))
         with suppress(ConfigError):  # it quotes the text, which may be a part of a token
             _ = "" in scope
-            if _is_token(token):
+            if _is_token(token) and len(name) < TOKEN_CHARACTERS_MIN:
                 yield token.encode(), Caller(name, scope)
 
 

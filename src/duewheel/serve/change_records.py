@@ -26,12 +26,13 @@ from fastapi import Depends, Request, Response
 from duewheel.api.model import RequestFields, Result
 from duewheel.api.requests import MessageFields
 from duewheel.client.handle import RecallHandle
-from duewheel.errors import DuewheelError
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
 from duewheel.ops.changes.written import WrittenChange
+from duewheel.ops.topics.closed_targets import is_open
 from duewheel.serve.access import Calling
 from duewheel.serve.problems import RETRY_AFTER_S, Refused, refused_by
-from duewheel.serve.service import Service, Shared
+from duewheel.serve.service import Lane, Service, Shared
 from duewheel.serve.waits import all_of
 
 log = structlog.get_logger(__name__)
@@ -77,7 +78,8 @@ class Change:
         record = {"change": uuid.uuid4().hex, "state": "begun", "begun_ms": now_ms, "shard": shard}
         record |= {**self.who, "arguments": await self._arguments(named)}
         try:
-            await self._write(record)
+            await self._require_closed()
+            await self._write(record, self.service.record)
         except DuewheelError as error:
             log.warning("a change is refused without a record", **self.who, reason=str(error))
             retry = {"Retry-After": RETRY_AFTER_S}
@@ -89,7 +91,8 @@ class Change:
         """Writes the record of its outcome, which the answer to the request has in any case."""
         ended_ms = self.service.clock.now_ms()
         try:
-            await self._write({**begun, "state": "ended", "ended_ms": ended_ms, **outcome})
+            ended = {**begun, "state": "ended", "ended_ms": ended_ms, **outcome}
+            await self._write(ended, self.service.record_end)
         except (DuewheelError, Refused) as error:
             log.warning("a change has no outcome in its topic", **self.who, reason=str(error))
 
@@ -112,11 +115,20 @@ class Change:
             given |= {"id": timer.id, "source": timer.place}
         return given
 
-    async def _write(self, record: Mapping[str, Any]) -> None:
+    async def _require_closed(self) -> None:
+        service = self.service
+        topic = service.settings.serve.changes_topic
+        if topic is not None and not service.changes_topic_is_closed:
+            if await service.peek(is_open, topic):
+                why = f"timers may have the target {topic}, and forge records: run `duewheel"
+                raise ConfigError(f"{why} reconfigure`")
+            service.changes_topic_is_closed = True
+
+    async def _write(self, record: Mapping[str, Any], write: Lane[TimerWriter]) -> None:
         topic = self.service.settings.serve.changes_topic
         if topic is not None:
             key, value = record["change"].encode(), json.dumps(record).encode()
-            await self.service.record(_write, topic, key, value)
+            await write(_write, topic, key, value)
 
 
 async def _change(service: Shared, request: Request, response: Response, caller: Calling) -> Change:

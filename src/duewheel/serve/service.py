@@ -58,6 +58,7 @@ class Service:
     write           records in timer topics
     write_pending   the same, after a look at the shard's files
     record          records of changes: apart from these, and a stop waits for them
+    record_end      the same, of changes that were made, which are few enough
     write_pause     pauses of topics and tags, in the state topic
     write_file      a pause of a process, in a file: it must not wait for a Kafka that hangs
     replay          a replay of dead letters: one at a time, as each fences the one before
@@ -74,25 +75,31 @@ class Service:
         """`metrics` writes those of this process and of the shard."""
         self.settings, self.clock, self.view = settings, clock, view
         self.metrics = metrics
+        self.changes_topic_is_closed = False  # once known: no timer has it as its target
         changes = CapacityLimiter(KAFKA_MAX)
         self._stop = asyncio.Event()
         self.waits = Waits(self._stop)
         # A read of files ends by itself: a stop waits for it.
         reads = CapacityLimiter(READS_MAX)
-        self.read = _Lane(settings, asyncio.Event(), settings, reads, needs_files=True)
+        self.read = Lane(settings, asyncio.Event(), settings, reads, needs_files=True)
         self.peek = replace(self.read, needs_files=False)
         self.search = replace(self.read, stop=self._stop, limiter=CapacityLimiter(SEARCHES_MAX))
         self.count = replace(self.read, limiter=CapacityLimiter(1))
-        self.ask_servers = _Lane(settings, self._stop, settings, CapacityLimiter(SERVER_READS_MAX))
-        self.read_kafka = _Lane(settings, self._stop, settings, CapacityLimiter(KAFKA_READS_MAX))
-        self.write = _Lane(
+        self.ask_servers = Lane(settings, self._stop, settings, CapacityLimiter(SERVER_READS_MAX))
+        self.read_kafka = Lane(settings, self._stop, settings, CapacityLimiter(KAFKA_READS_MAX))
+        self.write = Lane(
             settings, self._stop, writer, changes, writes=True, waiting_max=CHANGES_WAITING_MAX
         )
         self.write_pending = replace(self.write, needs_files=True)
-        self.record = _Lane(
-            settings, asyncio.Event(), writer, CapacityLimiter(KAFKA_MAX), waiting_max=REQUESTS_MAX
+        self.record = Lane(
+            settings,
+            asyncio.Event(),
+            writer,
+            CapacityLimiter(KAFKA_MAX),
+            waiting_max=CHANGES_WAITING_MAX,
         )
-        self.write_pause = _Lane(
+        self.record_end = replace(self.record, waiting_max=REQUESTS_MAX)  # it has begun
+        self.write_pause = Lane(
             settings, self._stop, settings, changes, writes=True, waiting_max=CHANGES_WAITING_MAX
         )
         self.write_file = replace(self.write_pause, limiter=CapacityLimiter(1))
@@ -105,7 +112,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class _Lane(Generic[S]):
+class Lane(Generic[S]):
     """Calls with the same first argument, as many at a time as `limiter` permits.
 
     Attributes:

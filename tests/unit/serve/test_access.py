@@ -158,6 +158,7 @@ def test_beyond_loopback_reads_need_a_token_or_a_word(tmp_path: Path) -> None:
         b"\xff" * 32,
         b"ana " + b"\xff" * 32,
         b"ana short",
+        b"%s orders.delayed.berlin" % (b"a" * 32),
         b"%s\n%s" % (b"a" * 32, b"b" * 32),
         b"ana %s\nana %s" % (b"a" * 32, b"b" * 32),
         b"ana %s\nben %s" % (b"a" * 32, b"a" * 32),

@@ -23,7 +23,10 @@ from tests.harness.served import (
 
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import ConfigError
+from duewheel.serve import change_records
 from duewheel.serve.access import Access, Caller
+from duewheel.serve.gate import REQUESTS_MAX
+from duewheel.serve.service import KAFKA_MAX, Service
 
 TOPIC = "changes"
 PROXY = {"proxy": "X-Forwarded-User"}
@@ -246,3 +249,24 @@ def test_the_topic_of_changes_is_no_other_topic(tmp_path: Path) -> None:
     for other in ("timers", "duewheel.state", "duewheel.dead-letter"):
         with pytest.raises(ConfigError, match=r"serve\.changes_topic"):
             settings_of(tmp_path, changes_topic=other)
+
+
+def test_a_topic_that_timers_may_have_as_target_takes_no_records(
+    client: TestClient, producer: RecordingProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shard has begun without it: a producer could let duewheel write there."""
+    monkeypatch.setattr(change_records, "is_open", lambda *_: True)
+    answer = client.post("/v1/timers", json=NEW)
+    assert (answer.status_code, answer.json()["code"]) == (503, "not_recorded")
+    assert "duewheel reconfigure" in answer.json()["detail"]
+    assert producer.calls == []
+    monkeypatch.setattr(change_records, "is_open", lambda *_: False)
+    assert client.post("/v1/timers", json=NEW).status_code == 201
+
+
+def test_changes_that_wait_for_their_records_leave_room_for_others(client: TestClient) -> None:
+    """While Kafka hangs; those that have begun may all write that they have ended."""
+    service: Service = client.app.state.service  # type: ignore[attr-defined]
+    at_once = service.record.waiting_max + KAFKA_MAX
+    assert at_once < REQUESTS_MAX // 1.5
+    assert service.record_end.waiting_max >= at_once

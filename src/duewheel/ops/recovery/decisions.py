@@ -18,6 +18,10 @@ from duewheel.ops.recovery.mirrored_rows import UNNAMED, Kind, MirroredRows
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME
 
+_CANDIDATES_MAX = (
+    100  # timers of one id; a cancel of one of more is unclear, else each looks at all
+)
+
 
 class RecordState(IntEnum):
     """The end of a record."""
@@ -149,6 +153,8 @@ class _Group:
 
     def _cancel(self, row: int) -> None:
         named = int(self.rows.named[row])
+        if named != ANY_OFFSET and len(self.pending) > _CANDIDATES_MAX:
+            return
         waiting = [t for t in self.pending if t.stopped is None]
         if named == ANY_OFFSET:
             self._stop(waiting)

@@ -201,3 +201,11 @@ def test_a_window_spreads_timers_without_key_and_id_by_a_lost_offset() -> None:
     found = rows(record(5, **window), keyless, record(5, "a", **window)._replace(key=None))
 
     assert found.unclear.tolist() == [False, True, False]
+
+
+def test_cancels_of_an_id_with_many_timers_look_at_none() -> None:
+    """Each would look at all: minutes for one writer's records, before those of the others."""
+    many = [record(50 + n, "a") for n in range(101)]
+    found, unclear = states([*many, cancel("a", TIMER_CANCEL_OFFSET=5_000)])
+    assert found[:101] == [RecordState.WAITING] * 101
+    assert unclear == 1
