@@ -146,7 +146,8 @@ def test_a_topic_over_its_quota_stays_behind(tmp_path: Path) -> None:
     ends.append(source.next_end(begun))
     elapsed_ms = (time.monotonic() - began_s) * 1_000
     assert ends[0][C] == 9
-    assert ends[0][A] + 20 <= ends[1][A] <= 5 + 1 + elapsed_ms, "one in each millisecond"
+    # The clock counts whole milliseconds: a part of one may be missing.
+    assert ends[0][A] + 19 <= ends[1][A] <= 5 + 1 + elapsed_ms, "one in each millisecond"
 
 
 def test_a_quiet_log_is_looked_at_again_before_spark_is_told() -> None:
