@@ -213,7 +213,8 @@ class Reading:
     def bad_cancel(self) -> str | None:
         """The code of what is wrong with what is to be cancelled."""
         flagged = Request.RESCHEDULE in self.asked and self.flag != b"false"
-        if self.pure is None and not flagged and self.key_id is None:
+        replaces = self.if_pending == b"replace" and self.timer_id is not None
+        if self.pure is None and not flagged and self.key_id is None and not replaces:
             return None
         if self.asked.keys() & {Request.NOT_BEFORE, Request.RETRIES}:
             return "bad_cancel"

@@ -190,6 +190,17 @@ def test_any_records(
     check(rows, parse(read_records(table(rows, dictionary, cuts)), under), under)
 
 
+def test_a_replace_beside_headers_of_copies_cancels_nothing() -> None:
+    """As a reschedule does not: a forged record, which has the code of that."""
+    headers = [("UNIQ_KEY", b"a"), ("TIMER_IF_PENDING", b"replace"), ("TIMER_DELAY_MS", b"5000")]
+    for more in ([], [("TIMER_NOT_BEFORE_MS", b"0")], [("TIMER_RETRIES", b"0")]):
+        rows = [PlainRecord("orders.delayed", 0, NOW_MS, b"k", b"v", [*headers, *more])]
+        batch = parse(read_records(table(rows)), CONTRACT)
+        check(rows, batch, CONTRACT)
+        codes = [batch.codes[code] for code in batch.code.tolist() if code >= 0]
+        assert codes == (["bad_cancel"] if more else [])
+
+
 @pytest.mark.parametrize("mode", CHOICES["headers"])
 def test_each_value_in_each_header(mode: str) -> None:
     under = contract({"orders.delayed": TopicContract(headers=mode, target="orders")})
