@@ -29,7 +29,7 @@ from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join, take
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.name_patterns import TimerTopics, may_name_topic
-from duewheel.schemas.partition_names import record_named
+from duewheel.schemas.partition_names import record_if_named
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
 from duewheel.schemas.wire.record_codec import framed, header_name
@@ -184,10 +184,10 @@ class DeadLetter:
         topic is no target of timers, but takes replies. `why_no_target` returns the rule that
         forbids a target to the timers of a timer topic.
         """
-        try:  # a record without a code is no dead letter, either
-            (timer_topic, timer_partition), _ = record_named(self.source if self.code else "")
-        except ValueError:
+        record = record_if_named(self.source)
+        if record is None or not self.code:
             return Refusal("not_a_dead_letter", "TIMER_ERROR_CODE or TIMER_SOURCE is missing")
+        timer_topic, timer_partition = record[0]
         if (lost := self._why_never()) is not None:
             return Refusal(self.code, lost)
         topic = to_topic or self._added.get(_TOPIC)

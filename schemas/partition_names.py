@@ -50,6 +50,14 @@ def record_named(name: str) -> tuple[tuple[str, int], int]:
     return partition_named(partition), int(offset)
 
 
+def record_if_named(name: str) -> tuple[tuple[str, int], int] | None:
+    """As `record_named`, of a name that anyone may have written; None: it names none."""
+    try:
+        return record_named(name)
+    except ValueError:
+        return None
+
+
 def _parts(pattern: re.Pattern[str], name: str) -> tuple[str, ...]:
     match = pattern.fullmatch(name)
     if match is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from duewheel.schemas.name_patterns import of_shell
-from duewheel.schemas.partition_names import record_named
+from duewheel.schemas.partition_names import record_if_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,8 @@ class TopicScope:
         """Whether the topic of a record's name, topic-partition@offset, is one of them."""
         if not self.patterns:
             return True
-        try:
-            (topic, _), _ = record_named(name)
-        except ValueError:
-            return False
-        return topic in self
+        record = record_if_named(name)
+        return record is not None and record[0][0] in self
 
 
 ALL_TOPICS = TopicScope()

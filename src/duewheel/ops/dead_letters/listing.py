@@ -31,6 +31,7 @@ from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.dead_letters import DeadLetter
+from duewheel.schemas.partition_names import record_if_named
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
@@ -192,8 +193,8 @@ def one_letter(
                 headers = [(printable_name(name), value) for name, value in letter.headers]
                 summary = summary_of(letter, position, whole=True)
                 message = headers, letter.value
-                # Its source names the timer topic.
-                of_topic = (summary.source or "").rpartition("-")[0]
-                decode = partial(decoded_fields, settings, of_topic, *message)
+                record = record_if_named(letter.source)
+                timer_topic = "" if record is None else record[0][0]
+                decode = partial(decoded_fields, settings, timer_topic, *message)
                 return DeadLetterWithMessage.of(summary, *message, body=body, decode=decode)
     return None

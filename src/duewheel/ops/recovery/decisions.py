@@ -18,9 +18,8 @@ from duewheel.ops.recovery.mirrored_rows import UNNAMED, Kind, MirroredRows
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME
 
-_CANDIDATES_MAX = (
-    100  # timers of one id; a cancel of one of more is unclear, else each looks at all
-)
+# Timers of one id. A cancel of one of more is unclear: each would look at all.
+_CANDIDATES_MAX = 100
 
 
 class RecordState(IntEnum):

@@ -20,7 +20,7 @@ from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.arrays import Int64, index_among
 from duewheel.schemas.batches import ANY_TIME, NEVER, OffsetRanges, TopicPartition
 from duewheel.schemas.dead_letters import DeadLetter
-from duewheel.schemas.partition_names import partition_name, record_named
+from duewheel.schemas.partition_names import partition_name, record_if_named
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 _pc: Any = pyarrow.compute
@@ -101,9 +101,9 @@ class EvidenceReader:
         for records, _ in reader.records(reader.bounds()):
             letters = [DeadLetter(*each[1:]) for each in records]
             self._add(
-                (*_parts(each.source), each.timer_id, each.due_ms)
+                (partition_name(record[0]), record[1], each.timer_id, each.due_ms)
                 for each in letters
-                if each.due_ms is not None
+                if each.due_ms is not None and (record := record_if_named(each.source))
             )
 
     def _add(self, rows: Iterable[tuple[str, int, bytes | None, int]]) -> None:
@@ -146,11 +146,3 @@ def records_in(reader: LogReader, ranges: OffsetRanges) -> Iterator[KafkaRecords
     """The committed records of ranges, as columns; those of one partition in their order."""
     for part in reader.read(ranges, PART_BYTES):
         yield from committed_records(part, ranges)
-
-
-def _parts(source: str) -> tuple[str, int]:
-    try:
-        place, offset = record_named(source)
-    except ValueError:
-        return "", 0
-    return partition_name(place), offset
