@@ -78,11 +78,9 @@ class Deadline:
         part._whole = self
         return part
 
-    def check(self, what: str, ahead_s: float = 0.0) -> None:
-        """Raises DeadlineExceeded for this call, when less than `ahead_s` is left: so its message
-        is raised, and not that of an enclosing call that ends at the same time.
-        """
-        if self.remaining_s() <= ahead_s:
+    def check(self, what: str) -> None:
+        """Raises DeadlineExceeded for this call once no time is left."""
+        if not self.remaining_s():
             raise self.exceeded(what, "not done")
 
     def exceeded(self, what: str, how: str) -> DeadlineExceeded:

@@ -25,9 +25,6 @@ class TtlCache(Generic[K, T]):
         self._entries_max = entries_max
         self._now_s = now_s
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def get(self, key: K, grace_s: float = 0.0) -> T | None:
         """The value, unless it has expired more than `grace_s` ago."""
         value, until = self._entries.get(key, (None, 0.0))
