@@ -24,7 +24,7 @@ from duewheel.checkpoints.reshard_records import is_unfinished_notice, notice
 from duewheel.client.replies import answers_in
 from duewheel.client.retry_headers import Attempts, Failure, error_text, own_headers
 from duewheel.errors import ConfigError, RecoveryRefused
-from duewheel.kafka.log.columns import committed_records, rows_of
+from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.newest import NewestRecord
 from duewheel.kafka.log.records import Record, records_of
@@ -89,7 +89,7 @@ def test_rows_are_the_same_in_python_and_in_columns(
     rows = [
         Record(*PLACE, offset, timestamp_ms, key, value, list(headers))
         for group in found
-        for offset, timestamp_ms, key, value, headers in rows_of(group)
+        for offset, timestamp_ms, key, value, headers in records_one_by_one(group)
     ]
     assert list(records_of(fetched)) == rows
 

@@ -22,7 +22,7 @@ from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.columns import committed_records, rows_of
+from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.reader import LogReader
 from duewheel.ops.connection import ANSWER_S
@@ -101,7 +101,7 @@ def _time(time_ms: int | None) -> Bound | None:
 def matches(records: KafkaRecords, wanted: ReceiptFilter) -> Iterator[tuple[int, Receipt]]:
     """Yields offset and receipt of each record that matches."""
     rows = np.flatnonzero(_selected(records, wanted))
-    for offset, timestamp_ms, key, value, _ in rows_of(records.take(rows)):
+    for offset, timestamp_ms, key, value, _ in records_one_by_one(records.take(rows)):
         receipt = Receipt.parse(key, value, timestamp_ms)
         if receipt is not None and wanted.target in {None, receipt.target}:
             yield offset, receipt

@@ -143,7 +143,7 @@ def committed_records(
     yield from _within_bounds(group, part, bounds)
 
 
-def rows_of(records: KafkaRecords) -> Iterator[Row]:
+def records_one_by_one(records: KafkaRecords) -> Iterator[Row]:
     """The records one by one. A header's name that is no UTF-8 has surrogates for its bytes."""
     names = (
         (name or b"").decode(errors="surrogateescape")

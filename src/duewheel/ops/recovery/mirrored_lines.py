@@ -9,7 +9,7 @@ from itertools import chain
 
 import numpy as np
 
-from duewheel.kafka.log.columns import rows_of
+from duewheel.kafka.log.columns import records_one_by_one
 from duewheel.kafka.log.reader import LogReader
 from duewheel.ops.file_import.line_records import CopiedLine, CopiedRecord
 from duewheel.ops.recovery.evidence import records_in
@@ -61,7 +61,7 @@ def _lines(reader: LogReader, waiting: Waiting) -> Iterator[bytes]:
         index, is_waiting = index_among(records.offset, waiting.offset)
         rows = records.take(np.flatnonzero(is_waiting))
         due = waiting.due_ms[index[is_waiting]].tolist()
-        for (_, _, key, value, headers), due_ms in zip(rows_of(rows), due, strict=True):
+        for (_, _, key, value, headers), due_ms in zip(records_one_by_one(rows), due, strict=True):
             content = key, value, _headers(headers, due_ms)
             record = CopiedRecord.copied(*content, waiting.mirror[1], waiting.partitions)
             line = CopiedLine(record=record, timer_topic=waiting.timer_topic)

@@ -24,8 +24,7 @@ from tests.harness.record_batches import (
 
 from duewheel.errors import DuewheelError
 from duewheel.kafka.log import columns
-from duewheel.kafka.log.columns import CutBatches, committed_records
-from duewheel.kafka.log.columns import rows_of as content_of
+from duewheel.kafka.log.columns import CutBatches, committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.schemas.batches import OffsetRanges
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
@@ -146,7 +145,7 @@ def test_a_batch_that_many_ranges_cut_is_read_once(
         part = [Fetched(PARTITION, octets, [], begin, count)]
         ranges = {PARTITION: (begin, begin + 10)}
         for records in committed_records(part, ranges, cut=cut):
-            found += [(row[0], row[3]) for row in content_of(records)]
+            found += [(row[0], row[3]) for row in records_one_by_one(records)]
     assert found == [(number, b"%d" % number) for number in range(count)]
     assert read == {"batches": 1}
     assert not cut.plain_of(PARTITION), "after the last of its ranges it is not kept"

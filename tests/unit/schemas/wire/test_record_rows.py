@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Sequence
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,7 @@ from tests.harness.raw_produce import NAME
 from tests.harness.record_batches import NOW_MS, RECORDS, Log, Record, batch, logs, plain, sealed
 
 from duewheel.errors import ConfigError
-from duewheel.kafka.log.columns import committed_records
-from duewheel.kafka.log.columns import rows_of as rows_of_columns
+from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import records_of
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
@@ -32,7 +32,8 @@ def test_rows_are_those_of_the_columns(log: Log, begin: int, length: int) -> Non
     until = begin + length
     fetched = log.fetch(begin, len(log.batches), cut=False, name=PLACE)
     columns = committed_records([fetched], {PLACE: (begin, until)})
-    expected = [(*row[:-1], list(row[-1])) for some in columns for row in rows_of_columns(some)]
+    rows = chain.from_iterable(map(records_one_by_one, columns))
+    expected = [(*row[:-1], list(row[-1])) for row in rows]
     assert [record[2:] for record in records_of(fetched, until)] == expected
     assert [record.offset for record in records_of(fetched)] == sorted(
         offset for offset in log.committed if offset >= begin
