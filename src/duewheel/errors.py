@@ -34,6 +34,7 @@ import errno
 from pathlib import Path
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # errno of a full disk or quota
+INIT_MAKES_IT = ": `duewheel init` creates it"  # ends an error about a topic of the service
 
 
 class DuewheelError(Exception):

@@ -26,8 +26,8 @@ from duewheel.client.retry_headers import Attempts, Failure, error_text, own_hea
 from duewheel.errors import ConfigError, RecoveryRefused
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
-from duewheel.kafka.log.newest import NewestRecord
 from duewheel.kafka.log.records import Record, records_of
+from duewheel.kafka.progress.newest import NewestRecord
 from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.ops.receipts import matches
 from duewheel.ops.schedule_move.former_schedules import is_alive, read_schedules

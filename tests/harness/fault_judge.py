@@ -17,7 +17,7 @@ from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.newest import newest_record
+from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.wheel.append.engine import Engine
 from duewheel.wheel.slots import closable_slot

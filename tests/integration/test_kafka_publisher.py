@@ -37,9 +37,9 @@ from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, Transac
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals, transactional_producer
-from duewheel.kafka.log import newest
 from duewheel.kafka.log.compression import Compression
-from duewheel.kafka.log.newest import newest_record
+from duewheel.kafka.progress import newest
+from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX

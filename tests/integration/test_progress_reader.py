@@ -20,7 +20,7 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.leader_requests import LeaderRequests
-from duewheel.kafka.log.newest import newest_records
+from duewheel.kafka.progress.newest import newest_records
 from duewheel.kafka.progress.progress_reader import KafkaProgressReader
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.wheel.publisher_protocol import Seen

@@ -33,7 +33,7 @@ from tests.simulation.timers import (
 from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.progress import Progress, shard_of
 from duewheel.errors import Displaced, Fenced, PublishDoubt, TransactionTooSlow
-from duewheel.kafka.log.newest import NewestRecord
+from duewheel.kafka.progress.newest import NewestRecord
 from duewheel.kafka.progress.shard_progress import is_yield_requested
 from duewheel.schemas import header_names as names
 from duewheel.schemas.batches import Deliveries, TopicPartition

@@ -23,10 +23,9 @@ from functools import partial
 from itertools import count
 from weakref import WeakValueDictionary
 
-from duewheel.errors import DuewheelError, KafkaUnavailable
+from duewheel.errors import INIT_MAKES_IT, DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record

@@ -30,7 +30,7 @@ from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.ledger.command_ledger import BytesPosition, CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.new_records import NewRecord
-from duewheel.kafka.log.newest import newest_records
+from duewheel.kafka.progress.newest import newest_records
 
 COMMITTED, OFFSETS, ZOMBIE, ABORTED = b"committed", b"offsets", b"zombie", b"aborted"
 _POSITION = b"position"

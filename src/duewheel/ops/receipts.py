@@ -20,10 +20,9 @@ from duewheel import factory
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter, ReceiptList, ReceiptQuery
 from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import INIT_MAKES_IT, ConfigError
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
-from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.reader import LogReader
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after

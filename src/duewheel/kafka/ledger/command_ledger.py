@@ -28,7 +28,7 @@ from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.new_records import NewRecord, parts_of
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
-from duewheel.kafka.log.newest import newest_record
+from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.transaction_errors import REFUSED, doubt_of
 from duewheel.kafka.transaction_limits import TransactionLimits

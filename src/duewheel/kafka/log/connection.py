@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # the client has no numpy
     from duewheel.config.range_ends import Bound
     from duewheel.schemas.batches import TopicPartition
 
-INIT_MAKES_IT = ": `duewheel init` creates it"
 STALLED_S = 60.0  # without headway, until a call fails
 _STALLED = partial(Deadline, STALLED_S)
 _RETRY_S = 0.1  # between two attempts

@@ -11,7 +11,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.log.newest import newest_records
+from duewheel.kafka.progress.newest import newest_records
 from duewheel.wheel.publisher_protocol import Seen
 
 _KEY = re.compile(rb"shard-([0-9]+)")

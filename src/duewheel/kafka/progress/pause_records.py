@@ -19,12 +19,12 @@ from duewheel.checkpoints.pauses import (
     encoded,
     key_of,
 )
+from duewheel.errors import INIT_MAKES_IT
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.connection import INIT_MAKES_IT
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
-from duewheel.kafka.log.newest import newest_by_key
 from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.progress.newest import newest_by_key
 from duewheel.kafka.progress.state_topic import state_partition
 
 

@@ -15,8 +15,8 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
-from duewheel.kafka.log.newest import find_newest, newest_by_key
 from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.progress.newest import find_newest, newest_by_key
 from duewheel.wheel.publisher_protocol import Seen
 
 _COORDINATOR_S = 3.0  # a live coordinator answers in milliseconds

@@ -13,9 +13,9 @@ from duewheel.checkpoints.reshard_records import NOTICE_KEY, is_unfinished_notic
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.list_offsets_times import LATEST
-from duewheel.kafka.log.newest import SEARCH_STEPS, NewestRecord, find_newest, newest_by_key
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
+from duewheel.kafka.progress.newest import SEARCH_STEPS, NewestRecord, find_newest, newest_by_key
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, single
 

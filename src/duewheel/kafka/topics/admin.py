@@ -9,7 +9,7 @@ from dataclasses import replace
 from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, Unacknowledged
+from duewheel.errors import INIT_MAKES_IT, ConfigError, Unacknowledged
 from duewheel.kafka.topics.requirements import (
     TopicFinding,
     TopicPlan,
@@ -73,7 +73,7 @@ class KafkaAdmin(TopicChecks):
         while True:
             found = self.existing([topic])
             if topic not in found:
-                raise ConfigError(f"there is no topic {topic!r}: `duewheel init` creates it")
+                raise ConfigError(f"there is no topic {topic!r}{INIT_MAKES_IT}")
             partitions = found[topic].partitions
             if len(partitions) >= count and all(each.leader >= 0 for each in partitions):
                 return

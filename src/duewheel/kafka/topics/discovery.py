@@ -35,13 +35,13 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, CorruptFile
+from duewheel.errors import INIT_MAKES_IT, ConfigError, CorruptFile
 from duewheel.kafka.shard_settings import own, own_counts
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described, remedy_command
 from duewheel.kafka.topics.topic_checks import TopicChecks
 from duewheel.schemas.batches import is_retired
 
-_MISSING = "it does not exist: `duewheel init` creates it"
+_MISSING = f"it does not exist{INIT_MAKES_IT}"
 _DELETED = (
     "it was deleted: timers taken from it are delivered, other messages are lost. `duewheel "
     "reconfigure --accept-loss` for each of its partitions lets the shard forget it"

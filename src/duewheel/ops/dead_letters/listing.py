@@ -20,12 +20,12 @@ from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.config.instants import utc_text
 from duewheel.config.range_ends import BEGINNING, Bound
 from duewheel.config.settings import Settings
+from duewheel.errors import INIT_MAKES_IT
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.connection import INIT_MAKES_IT
-from duewheel.kafka.log.newest import newest_record
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import printable_name
+from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after

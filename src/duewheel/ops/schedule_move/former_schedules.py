@@ -19,7 +19,7 @@ from duewheel.api.due_time import DueTime, NonNullHeader
 from duewheel.checkpoints.json_fields import MISSHAPEN, from_json
 from duewheel.client.request_headers import target, timer_headers, users
 from duewheel.errors import ConfigError
-from duewheel.kafka.log.newest import NewestRecord
+from duewheel.kafka.progress.newest import NewestRecord
 from duewheel.schemas import header_names as names
 from duewheel.wheel.recurrence import recurrence_of
 

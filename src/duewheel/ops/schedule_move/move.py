@@ -30,9 +30,9 @@ from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger.command_ledger import BytesPosition, CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.new_records import NewRecord
-from duewheel.kafka.log.newest import NewestRecord, newest_by_key
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
+from duewheel.kafka.progress.newest import NewestRecord, newest_by_key
 from duewheel.ops.changes.acceptance import require_accepted, to_open_for_recurring
 from duewheel.ops.schedule_move.former_schedules import (
     POSITION,

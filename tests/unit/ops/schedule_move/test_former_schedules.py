@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from duewheel.errors import ConfigError
-from duewheel.kafka.log.newest import NewestRecord
+from duewheel.kafka.progress.newest import NewestRecord
 from duewheel.ops.schedule_move.former_schedules import FormerSchedule, is_alive, read_schedules
 
 T0 = 1_800_000_000_000

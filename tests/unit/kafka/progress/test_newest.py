@@ -9,10 +9,10 @@ import pytest
 
 from duewheel.checkpoints.held_copies import HELD_PREFIX
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.log import newest
-from duewheel.kafka.log.newest import NewestRecord, find_newest, newest_by_key
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
+from duewheel.kafka.progress import newest
+from duewheel.kafka.progress.newest import NewestRecord, find_newest, newest_by_key
 
 PLACE = ("state", 0)
 Ranges = Mapping[tuple[str, int], tuple[int, int]]
