@@ -226,7 +226,7 @@ def failing_third(*, committed: bool) -> Callable[..., Any]:
     """A `commit_all` whose third transaction fails, before or after it is committed."""
     calls = 0
 
-    def fails_once(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
+    def fails_once(producer: Any, batches: Any, now_ms: int, deadline: Deadline, **_: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls != 3:

@@ -377,7 +377,7 @@ def test_a_replay_that_is_fenced_ends_and_disturbs_the_other_no_more(
     numbered(shard, 30)
     opened: list[Any] = []
 
-    def fenced(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
+    def fenced(producer: Any, batches: Any, now_ms: int, deadline: Deadline, **_: Any) -> Any:
         monkeypatch.setattr(transactional_producer, "commit_all", commit_all)
         assert shard.outcomes(to_topic=shard.target, limit=7) == (7, {})
         monkeypatch.setattr(transactional_producer, "open_producer", opened.append)
@@ -434,7 +434,7 @@ def test_a_replay_that_another_one_has_overtaken_doubles_nothing(
         admin.create_topic(small, 1)
     taken: list[dict[str, Any]] = []
 
-    def overtaken(producer: Any, batches: Any, now_ms: int, deadline: Deadline, *_: Any) -> Any:
+    def overtaken(producer: Any, batches: Any, now_ms: int, deadline: Deadline, **_: Any) -> Any:
         """The target shrinks, so the second chunk is refused; until its producer is opened again,
         another run replays all that is left.
         """

@@ -418,9 +418,9 @@ def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
 
     commit_all = transactional_producer.commit_all
 
-    def slow(producer: Any, batches: list[Any], *given: Any) -> Any:
+    def slow(producer: Any, batches: list[Any], *given: Any, **named: Any) -> Any:
         time.sleep(0 if len(batches) == 1 else 3)
-        return commit_all(producer, batches, *given)
+        return commit_all(producer, batches, *given, **named)
 
     monkeypatch.setattr(transactional_producer, "commit_all", slow)
     publisher = make(publish_deadline_s=2.0, transaction_timeout_ms=2_500)

@@ -169,7 +169,7 @@ def _killed_in_second(*, committed: bool) -> Callable[..., Any]:
         nonlocal calls
         calls += 1
         if calls != 2 or committed:
-            outcomes = whole(producer, batches, now_ms, deadline, *others)
+            outcomes = whole(producer, batches, now_ms, deadline, **others)
         else:
             producer.begin_transaction()
             queued = producer_internals.enqueue(producer, batches, now_ms)

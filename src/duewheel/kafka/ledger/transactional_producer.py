@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import structlog
@@ -119,9 +119,15 @@ class TransactionalProducer:
         producer = self._opened()
         queued = [(KafkaPartition(*place), batch) for place, batch in batches]
         deadline = Deadline(self._limits.publish_deadline_s, self._stopping)
-        require_begun = partial(self._require_begun, producer, [deadline.part(_UNENDED_S)])
-        given = (producer, queued, now_ms, deadline, quiet_s, require_begun, before_commit)
-        outcomes = commit_all(*given)
+        outcomes = commit_all(
+            producer,
+            queued,
+            now_ms,
+            deadline,
+            quiet_s=quiet_s,
+            meanwhile=self._begun_check(producer, deadline.part(_UNENDED_S)),
+            before_commit=before_commit,
+        )
         # The cause first: the other batches were aborted with it, and their errors name no reason.
         causes_first = sorted(outcomes, key=lambda outcome: not outcome.failed_itself)
         errors = [outcome.error for outcome in causes_first if outcome.error is not None]
@@ -140,13 +146,16 @@ class TransactionalProducer:
         if producer is not None and not internals.stop(producer, stop_s):
             log.warning("old sender is still ending", transactional_id=self.transactional_id)
 
-    def _require_begun(self, producer: KafkaProducer, unended: list[Deadline]) -> None:
-        if not unended or unended[0].remaining_s() or internals.has_begun(producer):
-            return
-        unended.clear()  # asked once: an answer may take seconds, and a stop waits for it
-        if self._is_ending():
-            text = f"Kafka does not end the transaction of {self.transactional_id!r} before"
-            raise NotBegun(text)
+    def _begun_check(self, producer: KafkaProducer, usual: Deadline) -> Callable[[], None]:
+        """A function that raises NotBegun after `usual`, if the transaction before has no end."""
+        is_ending = cache(self._is_ending)  # an answer may take seconds, and a stop waits for it
+
+        def require_begun() -> None:
+            if not usual.remaining_s() and not internals.has_begun(producer) and is_ending():
+                text = f"Kafka does not end the transaction of {self.transactional_id!r} before"
+                raise NotBegun(text)
+
+        return require_begun
 
     def _opened(self) -> KafkaProducer:
         assert self._producer is not None, "call `open` first"

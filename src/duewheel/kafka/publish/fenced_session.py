@@ -68,7 +68,10 @@ class FencedSession:
         partition = state_partition(names.state_topic, names.shard)
         self.progress = ShardProgress(clients, partition, record_key(names.shard))
         self._ids = TransactionalIds(
-            *(clients, names.transactional_id, limits, stopping),
+            clients,
+            names.transactional_id,
+            limits,
+            stopping,
             refuses=lambda ending: bool(self._unmarked(ending)),
         )
         self._numbers: tuple[int, ...] = self.progress.ids  # of the blocked ids, and the one in use

@@ -286,11 +286,11 @@ def test_kafka_is_asked_once_whether_the_transaction_before_has_ended() -> None:
     not_begun = KafkaProducer(
         bootstrap_servers="127.0.0.1:1", api_version=(4, 3), transactional_id="t"
     )
-    later, over = [Deadline(3600)], [Deadline(0)]
+    later, over = (fenced._begun_check(not_begun, Deadline(s)) for s in (3600, 0))
     for _ in range(3):
-        fenced._require_begun(not_begun, later)
+        later()
         assert asked == []
     for _ in range(3):
-        fenced._require_begun(not_begun, over)
+        over()
         assert asked == [""]
     assert internals.stop(not_begun, 30)
