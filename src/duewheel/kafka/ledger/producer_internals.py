@@ -41,8 +41,9 @@ from duewheel.schemas.wire.record_batch import Batch, seal
 T = TypeVar("T")
 
 SUPPORTED_VERSION = "3.0.12"
-# Without InitProducerId v4 a fenced producer re-initialises itself, and fences its successor.
-OLDEST_BROKER = (2, 7)
+# Before 2.7 a fenced producer re-initialises itself, and fences its successor; before 2.8 there are
+# no topic ids, and a recreated topic goes unnoticed.
+OLDEST_BROKER = (2, 8)
 _NO_STAMP = -1
 # How long there may be no headway before metadata decides whether topics or partitions are missing.
 # Brokers learn of a new topic sooner: it costs no transaction.
@@ -79,11 +80,8 @@ def check_internals(producer: KafkaProducer) -> None:
         )
     broker = producer.config["api_version"]
     if broker < OLDEST_BROKER:
-        raise ConfigError(
-            "the Kafka broker is {}.{}, transactions that fence need {}.{} or newer".format(
-                *broker[:2], *OLDEST_BROKER
-            )
-        )
+        shown, oldest = (".".join(map(str, each[:2])) for each in (broker, OLDEST_BROKER))
+        raise ConfigError(f"the Kafka broker is {shown}, duewheel needs {oldest} or newer")
 
 
 class ReadyRecords:

@@ -82,9 +82,9 @@ def test_a_missing_part_is_named(
             internals.check_internals(producer)
 
 
-def test_a_broker_that_fences_badly_is_refused(producer: KafkaProducer) -> None:
-    producer.config["api_version"] = (2, 6)
-    with pytest.raises(ConfigError, match=r"2\.6.*2\.7"):
+def test_a_broker_without_topic_ids_is_refused(producer: KafkaProducer) -> None:
+    producer.config["api_version"] = (2, 7)
+    with pytest.raises(ConfigError, match=r"2\.7.*2\.8"):
         internals.check_internals(producer)
 
 
