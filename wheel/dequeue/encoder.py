@@ -48,19 +48,6 @@ _PARKED_BYTES_MAX = 64 * 1024
 log = structlog.get_logger(__name__)
 
 
-class Catalog(Protocol):
-    """The metadata of topics, as far as it is known without a request. Any thread may read it."""
-
-    @property
-    def refused(self) -> frozenset[bytes]:
-        """Sources of the records that brokers have refused."""
-        ...
-
-    def recall(self, topics: Sequence[str]) -> Mapping[str, Target]:
-        """The known targets among these topics, however old."""
-        ...
-
-
 class Observer(Protocol):
     """Sees all rows on their way out, such as for traces; the shell injects it. Thread-safe."""
 
@@ -84,7 +71,8 @@ class Encoder:
 
     def __init__(
         self,
-        catalog: Catalog,
+        recall: TopicLookup,
+        refused: Callable[[], frozenset[bytes]],
         dead_letter_topic: str,
         chance: random.Random,
         compress: Compress,
@@ -92,10 +80,15 @@ class Encoder:
         paused: Callable[[], PausedTimers] = lambda: NONE_PAUSED,
         observer: Observer | None = None,
     ) -> None:
-        """`chance` chooses partitions for rows without key and request; `paused` returns the topics
-        that are paused now.
         """
-        self._catalog = catalog
+        Args:
+            recall: the known metadata of topics, however old; asks Kafka nothing. Any thread may
+                call it.
+            refused: the sources of the records that brokers have refused; likewise.
+            chance: chooses partitions for rows without key and request.
+            paused: the topics that are paused now.
+        """
+        self._recall, self._refused = recall, refused
         self._dead_letter_topic = dead_letter_topic
         self._chance = chance
         self._compress = compress
@@ -128,7 +121,7 @@ class Encoder:
         """
 
         def recall(topics: Sequence[str]) -> Mapping[str, Target]:
-            targets = self._catalog.recall(topics)
+            targets = self._recall(topics)
             if len(targets) < len(topics):
                 raise LookupError("a topic without cached metadata")
             return targets
@@ -155,7 +148,7 @@ class Encoder:
     def _holds(self, encoded: Encoded, lookup: TopicLookup, now_ms: int) -> bool:
         """Returns whether the rows would be encoded the same way now."""
         return (
-            encoded.refused == self._catalog.refused
+            encoded.refused == self._refused()
             and encoded.copy_key == self.copy_key
             and encoded.paused == self._paused()
             and self._receipts.is_fresh(encoded.encoded_ms, now_ms)
@@ -166,7 +159,7 @@ class Encoder:
         return encode(
             deliveries,
             lookup,
-            self._catalog.refused,
+            self._refused(),
             self._dead_letter_topic,
             self._chance,
             now_ms,

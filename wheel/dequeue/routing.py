@@ -2,7 +2,7 @@
 
 The fates are decided in fate.py. An error that a broker answers is decided elsewhere: a refused
 record alone in its batch becomes a dead letter, any other error of one partition means that it
-takes no writes for now (note_refusal in kafka/targets/catalog.py).
+takes no writes for now (kafka/targets/unavailable_partitions.py).
 
 Pure functions over columns: no client, any thread.
 """

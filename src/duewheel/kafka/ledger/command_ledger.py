@@ -30,6 +30,8 @@ from duewheel.kafka.ledger.new_records import NewRecord, parts_of
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.targets.catalog import TargetCatalog
+from duewheel.kafka.targets.refusal_limits import RefusalLimits
+from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_errors import REFUSED, doubt_of
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.dead_letters import Refusal
@@ -78,10 +80,6 @@ class LedgerSpec(Generic[P]):
 class CommandLedger(Generic[P]):
     """Writes the records of one command. Not thread-safe.
 
-    Attributes:
-        catalog: the topics that are written to; `refused` has the names of records that a broker
-            has refused.
-
     Example:
         position = ledger.open(dry_run=False)
         position = ledger.write(records, after)  # `after`, or the former one: plan again
@@ -99,12 +97,21 @@ class CommandLedger(Generic[P]):
         self._partition = KafkaPartition(spec.topic or settings.state_topic, 0)
         self._clients = KafkaClients(settings.kafka.client_options("consumer"))
         self._limits = limits or shard_settings.publisher_limits(settings)
-        self.catalog = TargetCatalog(self._clients, self._limits)
+        unavailable = UnavailablePartitions(self._limits.verdict_s)
+        self._refusal_limits = RefusalLimits(self._limits.target_age_s)
+        self._catalog = TargetCatalog(
+            self._clients, self._limits, unavailable, self._refusal_limits
+        )
         self._ledger = Ledger(self._start, self._publish)
         transactional_id = f"{settings.app.id}.{spec.name}"
         self._producer = TransactionalProducer(self._clients, transactional_id, self._limits)
         self._admin = self._clients.open(KafkaAdminClient, self._limits.starting())
         self._refusals = 0
+
+    @property
+    def refused(self) -> frozenset[bytes]:
+        """The names of the records that a broker has refused."""
+        return self._refusal_limits.refused
 
     def open(self, *, dry_run: bool) -> P:
         """Fences every other run, and returns the position. A dry run fences none, so another run's
@@ -118,7 +125,7 @@ class CommandLedger(Generic[P]):
         """The targets of topics; KafkaUnavailable without an answer in time."""
         names = list(topics)
         deadline = self._limits.starting(topics=len(names))
-        return self.catalog.resolve(self._admin, names, deadline)
+        return self._catalog.resolve(self._admin, names, deadline)
 
     def existing(self, topics: Iterable[str]) -> dict[str, Target]:
         """As `resolve`.
@@ -127,7 +134,7 @@ class CommandLedger(Generic[P]):
             ConfigError: one of them takes no records.
         """
         names = list(topics)
-        return self.catalog.existing(self._admin, names, self._limits.starting(topics=len(names)))
+        return self._catalog.existing(self._admin, names, self._limits.starting(topics=len(names)))
 
     def refusals(
         self, records: Sequence[NewRecord], targets: Mapping[str, Target]
@@ -144,7 +151,7 @@ class CommandLedger(Generic[P]):
             np.array([each.key is None for each in records], np.bool_),
             np.array([each.bytes_alone for each in records]) > np.array(limits),
         )
-        refused = [each.name in self.catalog.refused for each in records]
+        refused = [each.name in self.refused for each in records]
         reasons[np.array(refused, np.bool_) & (reasons == Reason.NONE)] = Reason.RECORD_REFUSED
         return [
             Refusal(reason.code, reason_text(reason, each.topic, targets[each.topic]))
@@ -167,7 +174,7 @@ class CommandLedger(Generic[P]):
 
         Returns:
             The position that Kafka has now. If it is another one, the records are not committed: a
-            broker has refused some, which the catalog has noted.
+            broker has refused some: `refused`, and the limits of targets, have changed.
 
         Raises:
             KafkaUnavailable: no transaction survives the settings of a topic; nothing was begun.
@@ -220,7 +227,7 @@ class CommandLedger(Generic[P]):
                 # Kafka would block the transactional id, and with it the command for every topic.
                 why = f"topic {topic!r} takes no writes: {target.closed_by}"
                 raise KafkaUnavailable(f"{self._spec.command}: {why}")
-        parts = parts_of(records, lambda t: self.catalog.batch_bytes(t, targets[t]))
+        parts = parts_of(records, lambda topic: targets[topic].batch_bytes)
         batches = [(KafkaPartition(part.topic, part.partition), part.batch) for part in parts]
         # In the same transaction: a kill would skip records if it were written before them, and
         # repeat some if it were written after them.
@@ -239,5 +246,7 @@ class CommandLedger(Generic[P]):
         causes = internals.causes(parts, outcomes)
         refused = [(part, error) for part, error in causes if isinstance(error, REFUSED)]
         for part, error in refused:
-            self.catalog.note_limit(part, error)
-        self._refusals += bool(refused)
+            self._refusal_limits.note_refusal(part, error)
+        if refused:
+            self._refusals += 1
+            self._catalog.forget()  # its targets contain limits

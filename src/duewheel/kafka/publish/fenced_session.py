@@ -25,6 +25,7 @@ from duewheel.kafka.progress.shard_progress import ShardProgress
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.kafka.publish.transactional_ids import Ending, TransactionalIds, settled
 from duewheel.kafka.targets.catalog import TargetCatalog
+from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
@@ -59,12 +60,13 @@ class FencedSession:
         clients: KafkaClients,
         names: ShardNames,
         catalog: TargetCatalog,
+        unavailable: UnavailablePartitions,
         limits: TransactionLimits,
         stopping: threading.Event | None,
     ) -> None:
         """Connects nothing."""
         self._clients, self._limits, self._stopping = clients, limits, stopping
-        self._catalog = catalog
+        self._catalog, self._unavailable = catalog, unavailable
         partition = state_partition(names.state_topic, names.shard)
         self.progress = ShardProgress(clients, partition, record_key(names.shard))
         self._ids = TransactionalIds(
@@ -189,7 +191,7 @@ class FencedSession:
                 topics &= self._refusing | self._unmarked(ending)
             closed |= dict.fromkeys(topics, str(ending))
         self._refusing &= closed.keys()
-        self._catalog.close_topics(closed)
+        self._unavailable.close_topics(closed)
 
     def _unmarked(self, ending: Ending) -> frozenset[str]:
         """The topics with records of a transaction that lack the marker, although the partition's

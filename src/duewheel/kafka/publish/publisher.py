@@ -59,7 +59,9 @@ from duewheel.kafka.publish.fenced_session import FencedSession, ShardNames
 from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import TargetCatalog
+from duewheel.kafka.targets.refusal_limits import RefusalLimits
 from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics, WhenToRest
+from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_errors import FENCED, PartitionRefusesId, doubt_of
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
@@ -125,17 +127,20 @@ class KafkaPublisher:
         self._clients = KafkaClients(client)
         self._limits = limits or TransactionLimits()
         self._obstacles, self._on_obstacles = Obstacles(), hooks.note
+        self._unavailable = UnavailablePartitions(
+            self._limits.verdict_s,
+            note=lambda topics: self._note(self._obstacles._replace(targets=topics)),
+        )
+        self._refusals = RefusalLimits(self._limits.target_age_s)
         self._catalog = TargetCatalog(
-            self._clients,
-            self._limits,
-            lambda topics: self._note(self._obstacles._replace(targets=topics)),
-            compression,
+            self._clients, self._limits, self._unavailable, self._refusals, compression
         )
         self._resting = RestingTimerTopics(
             lambda topics: self._note(self._obstacles._replace(timer_topics=topics))
         )
         self._encoder = Encoder(
-            self._catalog,
+            self._catalog.recall,
+            lambda: self._refusals.refused,
             names.dead_letter_topic,
             random.Random(),
             compressed,
@@ -143,7 +148,9 @@ class KafkaPublisher:
             lambda: self._resting.beside(hooks.paused()),
             hooks.observer,
         )
-        self._session = FencedSession(self._clients, names, self._catalog, self._limits, stopping)
+        self._session = FencedSession(
+            self._clients, names, self._catalog, self._unavailable, self._limits, stopping
+        )
         self._record_clock = RecordClock(clock)
         self._attempts = AttemptMaker(self._session, self._catalog)
         self._aside = Aside()
@@ -209,7 +216,8 @@ class KafkaPublisher:
             attempt = self._attempts.make(admin, prepared, progress)
             self._aside = attempt.aside
             stamp_ms = self._transact(attempt, given)
-            self._catalog.settle(given.deliveries, {(p.topic, p.partition) for p in attempt.parts})
+            self._unavailable.note_success({(p.topic, p.partition) for p in attempt.parts})
+            self._refusals.note_success(given.deliveries)
             self._resting.note_commit()
             log_held(progress.held.keys(), attempt.aside.held.keys())
             self._attempts.note_success()
@@ -254,7 +262,7 @@ class KafkaPublisher:
         )
         if isinstance(error, internals.NoAnswer):
             for late in error.partitions:
-                self._catalog.mark_unavailable((late.topic, late.partition), "no answer")
+                self._unavailable.note_failure((late.topic, late.partition), "no answer")
         doubt = doubt_of(error, f"transaction of {of_id!r}: {reason}")
         if isinstance(doubt, TransactionTooSlow):
             self._attempts.note_timeout()
@@ -274,12 +282,12 @@ class KafkaPublisher:
         causes = []
         for part, error in internals.causes(parts, outcomes):
             partition, name = (part.topic, part.partition), type(error).__name__
-            is_trial = self._catalog.has_failed(partition)
+            is_trial = self._unavailable.has_failed(partition)
             follow = consequences_of(error, outcomes[-1], is_whole=part.is_whole, is_trial=is_trial)
             if follow.shows_limit:
-                self._catalog.note_limit(part, error)
+                self._refusals.note_refusal(part, error)
             if follow.closes_partition:
-                self._catalog.mark_unavailable(partition, name)
+                self._unavailable.note_failure(partition, name)
             if follow.may_refuse_marker:
                 # A hint, unless the progress was acknowledged: Kafka names them at the next start.
                 self._session.note_refusing([part.topic])

@@ -8,16 +8,16 @@ and for others a tenth of the time at most. The rest is looked up in a thread
 (background_lookups.py); until then a name that was known keeps its old entry for a while, and rows
 of any other one are parked.
 
-Failed batches show more than metadata does. A refusal shows a limit of the topic
-(refusal_limits.py). Another error of one partition means that it takes no writes for now
-(unavailable_partitions.py): its rows are parked, or the chunk would fail for ever.
+Failed batches show more than metadata does: limits of a topic (refusal_limits.py), and partitions
+that take no writes for now (unavailable_partitions.py). The writers of batches note both there, and
+the targets contain them.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -36,9 +36,7 @@ from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.targets.work_rests import WorkRest
 from duewheel.kafka.topics.description import TOPICS_PER_REQUEST
 from duewheel.kafka.transaction_limits import TransactionLimits
-from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.name_patterns import may_name_topic
-from duewheel.wheel.encoded import Part
 from duewheel.wheel.target_rules import Reason, Target, reason_text
 
 # How many names of users a transaction waits for: some ten milliseconds.
@@ -48,8 +46,7 @@ LOOKUPS_MAX = 100
 class TargetCatalog:
     """Targets by topic, cached.
 
-    The publisher's thread owns it. Any thread may use `recall`, `batch_bytes` and `refused`: each
-    reads one entry at a time, or a set that is never changed.
+    One thread owns it. Any thread may use `recall`: it reads one entry at a time.
 
     Example:
         targets = catalog.resolve(admin, ["orders", "nowhere"], deadline)
@@ -60,29 +57,21 @@ class TargetCatalog:
         self,
         clients: KafkaClients,
         limits: TransactionLimits,
-        note: Callable[[Mapping[str, str]], None] = lambda _: None,
+        unavailable: UnavailablePartitions,
+        refusals: RefusalLimits,
         compression: Compression | None = None,
     ) -> None:
         self._clients = clients
         self._limits = limits
+        self._unavailable, self._refusals = unavailable, refusals
         self._compression = compression or Compression()
-        self._failures = UnavailablePartitions(limits.verdict_s, note=note)
         self._usable: TtlCache[str, Target] = TtlCache()  # topics that take records
         self._unusable: TtlCache[str, Target] = TtlCache()
         self._costly_log = CostlyLog()
         self._rest_of_new = WorkRest()  # from waits for names that were not known
         self._background = BackgroundLookups()
         self._complete: TtlCache[str, tuple[str, int]] = TtlCache()  # all partitions have logs
-        self._refusal_limits = RefusalLimits(limits.target_age_s)
-        self._describer = TargetDescriber(
-            clients, limits, self._refusal_limits.record_bytes, self._is_complete
-        )
-        self._closed: Mapping[str, str] = {}  # replaced as a whole
-
-    @property
-    def refused(self) -> frozenset[bytes]:
-        """The sources of the records that a broker has refused."""
-        return self._refusal_limits.refused
+        self._describer = TargetDescriber(clients, limits, refusals.record_bytes, self._is_complete)
 
     def resolve(
         self,
@@ -116,7 +105,7 @@ class TargetCatalog:
         targets.update({topic: for_now(self._usable.get(topic, grace_s)) for topic in later})
         self._background.add(later, partial(self._describer.describe, admin))
         found = self._present(targets)
-        self._failures.on_metadata(found)
+        self._unavailable.on_metadata(found)
         return found
 
     def _now_and_later(
@@ -135,7 +124,6 @@ class TargetCatalog:
     def _fetch(
         self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
     ) -> dict[str, Target]:
-        self._refusal_limits.drop_expired()
         describe_all = partial(self._describer.describe, admin, topics)
         answers = self._clients.call(deadline, "look up topics", describe_all)
         self._store(answers)
@@ -178,20 +166,15 @@ class TargetCatalog:
     def _present(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
         """The known targets, with the partitions that have failed, and as they are now."""
         return {
-            t: self._failures.with_failures(t, self._as_now(t, target))
+            t: self._unavailable.with_failures(t, self._as_now(t, target))
             for t, target in targets.items()
             if target
         }
 
-    def close_topics(self, why: Mapping[str, str]) -> None:
-        """All partitions of these topics take no writes from now on, and of no others."""
-        self._closed = why
-
     def _as_now(self, topic: str, target: Target) -> Target:
-        if topic in self._closed and not target.is_unknown:
-            every = frozenset(range(target.partitions))
-            target = replace(target, unavailable=every, closed_by=self._closed[topic])
-        codec, size = self._compression.of(topic), self.batch_bytes(topic, target)
+        codec = self._compression.of(topic)
+        intended = self._refusals.batch_bytes(topic) or self._limits.batch_bytes
+        size = min(intended, target.batch_bytes_max)
         if (target.batch_bytes, target.codec) == (size, codec):
             return target
         return replace(target, batch_bytes=size, codec=codec)
@@ -223,29 +206,3 @@ class TargetCatalog:
         self._unusable.clear()
         self._background.forget()
         self._rest_of_new.end()  # all names are new now: rows of each would be parked
-
-    def batch_bytes(self, topic: str, target: Target) -> int:
-        """How large to make this topic's batches, in bytes."""
-        intended = self._refusal_limits.batch_bytes(topic) or self._limits.batch_bytes
-        return min(intended, target.batch_bytes_max)
-
-    def has_failed(self, partition: TopicPartition) -> bool:
-        """Whether it has failed before, and has taken no write since."""
-        return self._failures.has_failed(partition)
-
-    def note_limit(self, sent: Part, error: Exception) -> None:
-        """Adapts to a batch whose content was refused; it can be divided."""
-        if self._refusal_limits.note_refusal(sent, error):
-            self._usable.pop(sent.topic)
-
-    def mark_unavailable(self, partition: TopicPartition, why: str) -> None:
-        """A transaction failed because of this partition while others were acknowledged."""
-        self._failures.note_failure(partition, why)
-
-    def settle(self, deliveries: Deliveries, partitions: Iterable[TopicPartition]) -> None:
-        """These rows are published: drop the refusals of their sources, and the failures of their
-        partitions.
-        """
-        self._failures.note_success(partitions)
-        if self.refused:
-            self._refusal_limits.settle(deliveries.source.to_pylist())

@@ -7,10 +7,9 @@ reason its source is noted. Either makes it a dead letter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.transaction_errors import TOO_LARGE
+from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.wheel.encoded import Part
 
@@ -34,26 +33,22 @@ class RefusalLimits:
         return self._batch_bytes.get(topic)
 
     def record_bytes(self, topic: str) -> int | None:
-        """The largest batch of one record that the topic may take; None without a refusal."""
+        """The largest batch of one record that the topic may take; None without a refusal. Cached
+        targets contain it.
+        """
         return self._record_bytes.get(topic)
 
-    def note_refusal(self, sent: Part, error: Exception) -> bool:
-        """Notes a limit; returns whether it is `record_bytes`, which targets contain."""
+    def note_refusal(self, sent: Part, error: Exception) -> None:
+        """Notes a limit, by a batch whose content was refused; it can be divided."""
         size = HEADER_BYTES + sent.batch.plain_bytes
         if sent.source is None:
             self._batch_bytes.put(sent.topic, size // 2, self._age_s)
         elif isinstance(error, TOO_LARGE):
             self._record_bytes.put(sent.topic, size - 1, self._age_s)
-            return True
         else:
             self.refused |= {sent.source}
-        return False
 
-    def settle(self, sources: Iterable[bytes | None]) -> None:
-        """The rows of these sources are published, as dead letters if they were refused."""
-        self.refused = self.refused.difference(sources)
-
-    def drop_expired(self) -> None:
-        """Removes limits in bytes that have expired."""
-        self._batch_bytes.drop_expired()
-        self._record_bytes.drop_expired()
+    def note_success(self, deliveries: Deliveries) -> None:
+        """These rows are published, as dead letters if they were refused."""
+        if self.refused:
+            self.refused = self.refused.difference(deliveries.source.to_pylist())

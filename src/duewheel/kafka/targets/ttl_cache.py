@@ -45,12 +45,6 @@ class TtlCache(Generic[K, T]):
         if len(self._entries) > self._entries_max:
             del self._entries[next(iter(self._entries))]
 
-    def drop_expired(self) -> None:
-        """Removes expired values."""
-        now = self._now_s()
-        for key in [key for key, (_, until) in self._entries.items() if until <= now]:
-            del self._entries[key]
-
     def pop(self, key: K) -> None:
         """Removes the key, if present."""
         self._entries.pop(key, None)

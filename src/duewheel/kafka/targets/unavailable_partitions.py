@@ -1,6 +1,6 @@
 """Tracks the target partitions that take no writes for now.
 
-Two sources:
+Three sources:
 
     metadata    no leader, fewer replicas in sync than `min.insync.replicas`, or a setting that no
                 transaction survives (transaction_settings.py), until metadata says otherwise
@@ -9,6 +9,7 @@ Two sources:
                 tries it. Each further failure doubles that time, because a trial delays all other
                 rows. It begins with the commit: a start of the publisher may take longer, and the
                 rows that have waited would be delayed by the next trial, too
+    markers     the topic refuses the marker of a blocked transactional id (fenced_session.py)
 
 wheel/dequeue/fate.py decides the fate of their rows. Each change is logged once, however many rows
 it affects.
@@ -39,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class UnavailablePartitions:
-    """Failed partitions. The publisher's thread changes it; any thread may call `with_failures`."""
+    """Failed and closed partitions. One thread changes it; any may call `with_failures`."""
 
     def __init__(
         self,
@@ -57,14 +58,26 @@ class UnavailablePartitions:
         self._failures: TtlCache[TopicPartition, int] = TtlCache(now_s=now_s)  # in a row
         self._fresh: set[TopicPartition] = set()  # have failed since the last commit
         self._failed: dict[str, set[int]] = {}  # keys of `_failures`, by topic; replaced as a whole
+        self._closed: Mapping[str, str] = {}  # topics, and why; replaced as a whole
         self._logged: dict[str, tuple[frozenset[int], str]] = {}  # partitions, and why
         self._note = note
         # Topic, partitions, and why they take no writes, or None if they take them again; to log
         self._changes = list[tuple[str, list[int], str | None]]()
 
+    def close_topics(self, why: Mapping[str, str]) -> None:
+        """All partitions of these topics take no writes from now on, and of no others."""
+        self._closed = why
+
     def with_failures(self, topic: str, target: Target) -> Target:
-        """The target with failed partitions added to the unavailable ones of its metadata."""
-        failed = () if target.is_unknown else self._failed.get(topic, ())
+        """The target with the failed and closed partitions added to the unavailable ones of its
+        metadata.
+        """
+        if target.is_unknown:
+            return target
+        if (why := self._closed.get(topic)) is not None:
+            every = frozenset(range(target.partitions))
+            return replace(target, unavailable=every, closed_by=why)
+        failed = self._failed.get(topic, ())
         down = {number for number in failed if self._failures.get((topic, number)) is not None}
         return replace(target, unavailable=target.unavailable | down) if down else target
 

@@ -139,7 +139,7 @@ class _Move:
         while self._ledger.write(transaction.records, mark, in_time) != mark:
             # A broker has refused a batch. The next attempt has smaller ones.
             names = {each.name for each in transaction.records}
-            if refused := sorted(names.intersection(self._ledger.catalog.refused)):
+            if refused := sorted(names.intersection(self._ledger.refused)):
                 text = f"a broker refuses a record of {b', '.join(refused).decode()}"
                 raise PublishDoubt(f"{text}: nothing of it is written")
 

@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kafka.errors import (
-    InvalidRecordError,
-)
+from kafka.errors import InvalidRecordError, MessageSizeTooLargeError
 from tests.harness.deliveries import rows
 
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX, TargetCatalog
+from duewheel.kafka.targets.refusal_limits import RefusalLimits
+from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
@@ -60,16 +60,25 @@ class MetadataClient:
         return {"topic": {resource.name: config for resource in resources}}
 
 
-def catalog(unavailable_age_s: float = 60) -> TargetCatalog:
+LIMITS = TransactionLimits(
+    batch_bytes=8_000,
+    batch_bytes_max=90_000,
+    target_age_s=60,
+    missing_target_age_s=60,
+    unavailable_target_age_s=60,
+)
+
+
+def catalog(
+    limits: TransactionLimits = LIMITS,
+    unavailable: UnavailablePartitions | None = None,
+    refusals: RefusalLimits | None = None,
+) -> TargetCatalog:
     return TargetCatalog(
         KafkaClients({}),
-        TransactionLimits(
-            batch_bytes=8_000,
-            batch_bytes_max=90_000,
-            target_age_s=60,
-            missing_target_age_s=60,
-            unavailable_target_age_s=unavailable_age_s,
-        ),
+        limits,
+        unavailable or UnavailablePartitions(),
+        refusals or RefusalLimits(limits.target_age_s),
     )
 
 
@@ -106,7 +115,7 @@ def test_an_outage_is_believed_for_a_shorter_time() -> None:
     cluster = MetadataClient(
         {"down": topic(partition(0, leader=-1)), "up": topic(partition(0))}, {}
     )
-    asked = catalog(unavailable_age_s=0)
+    asked = catalog(replace(LIMITS, unavailable_target_age_s=0))
     assert look_up(asked, cluster, "down", "up")["down"].unavailable == {0}
     look_up(asked, cluster, "up")
     assert cluster.asked == 1
@@ -143,34 +152,56 @@ def sent(partition: int, size: int, source: bytes | None = None) -> Part:
 
 
 def test_a_failed_partition_takes_no_writes_until_rows_for_it_are_published() -> None:
-    cluster, asked = MetadataClient({"t": topic(partition(0), partition(1))}, {}), catalog()
-    size = asked.batch_bytes("t", look_up(asked, cluster, "t")["t"])
-    asked.mark_unavailable(("t", 1), "NotEnoughReplicasError")
+    cluster = MetadataClient({"t": topic(partition(0), partition(1))}, {})
+    failures = UnavailablePartitions()
+    asked = catalog(unavailable=failures)
+    size = look_up(asked, cluster, "t")["t"].batch_bytes
+    failures.note_failure(("t", 1), "NotEnoughReplicasError")
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
     assert asked.recall(["t"])["t"].unavailable == {1}
-    assert asked.batch_bytes("t", asked.recall(["t"])["t"]) == size, "batches stay as large"
-    asked.settle(rows(["t"], [1]), [("t", 1)])
+    assert asked.recall(["t"])["t"].batch_bytes == size, "batches stay as large"
+    failures.note_success([("t", 1)])
     assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
 
 
+def test_a_closed_topic_takes_no_writes_until_it_is_closed_no_more() -> None:
+    cluster = MetadataClient({"t": topic(partition(0), partition(1))}, {})
+    failures = UnavailablePartitions()
+    asked = catalog(unavailable=failures)
+    failures.close_topics({"t": "it refuses a marker"})
+    closed = look_up(asked, cluster, "t")["t"]
+    assert (closed.unavailable, closed.closed_by) == ({0, 1}, "it refuses a marker")
+    failures.close_topics({})
+    assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
+    assert cluster.asked == 1
+
+
 def test_refusals_narrow_down_to_the_bad_record() -> None:
-    catalog = TargetCatalog(
-        KafkaClients({}),
-        TransactionLimits(batch_bytes=8_000, batch_bytes_max=90_000, target_age_s=60),
-    )
-    target = Target(1, 90_000)
+    client: Any = MetadataClient({"t": topic(partition(0)), "other": topic(partition(0))}, {})
+    refusals = RefusalLimits(60)
+    asked = catalog(refusals=refusals)
     error = InvalidRecordError("bad")
     sizes = []
-    while (size := catalog.batch_bytes("t", target)) > 100:
+    while (size := look_up(asked, client, "t")["t"].batch_bytes) > 100:
         sizes.append(size)
-        catalog.note_limit(sent(0, size), error)
+        refusals.note_refusal(sent(0, size), error)
     assert sizes == [8_000, 4_000, 2_000, 1_000, 500, 250, 125]
-    assert catalog.batch_bytes("other", target) == 8_000
-    catalog.note_limit(sent(0, 100, b"orders.delayed-0@7"), error)
-    catalog.settle(rows(["t", "t"], [0, 0]), [])
-    assert catalog.refused == {b"orders.delayed-0@7"}
-    catalog.settle(replace(rows(["t"], [0]), source=binary([b"orders.delayed-0@7"])), [])
-    assert catalog.refused == set()
+    assert look_up(asked, client, "other")["other"].batch_bytes == 8_000
+    refusals.note_refusal(sent(0, 100, b"orders.delayed-0@7"), error)
+    refusals.note_success(rows(["t", "t"], [0, 0]))
+    assert refusals.refused == {b"orders.delayed-0@7"}
+    refusals.note_success(replace(rows(["t"], [0]), source=binary([b"orders.delayed-0@7"])))
+    assert refusals.refused == set()
+
+
+def test_the_size_of_a_record_that_was_too_large_bounds_the_next_ones() -> None:
+    cluster, refusals = MetadataClient({"t": topic(partition(0))}, {}), RefusalLimits(60)
+    asked = catalog(refusals=refusals)
+    assert look_up(asked, cluster, "t")["t"].batch_bytes_max == 90_000
+    refusals.note_refusal(sent(0, 500, b"orders.delayed-0@7"), MessageSizeTooLargeError("large"))
+    asked.forget()  # as after each failed transaction
+    assert look_up(asked, cluster, "t")["t"].batch_bytes_max == 499
+    assert refusals.refused == set()
 
 
 @pytest.mark.parametrize(
@@ -190,8 +221,8 @@ def test_a_topic_whose_settings_no_transaction_survives_takes_no_writes(
     config: Mapping[str, str], closed_by: str
 ) -> None:
     client: Any = MetadataClient({"a": topic(partition(0), partition(1))}, config)
-    catalog = TargetCatalog(KafkaClients({}), TransactionLimits())
-    found = catalog.resolve(client, ["a"], Deadline(10))["a"]
+    asked = catalog(TransactionLimits())
+    found = asked.resolve(client, ["a"], Deadline(10))["a"]
     assert found.closed_by == closed_by
     assert found.unavailable == (frozenset([0, 1]) if closed_by else frozenset())
 
@@ -205,16 +236,16 @@ def test_invented_names_neither_displace_topics_nor_hold_up_each_transaction() -
             return super().describe_topics(names)
 
     client: Any = Slow({"known": topic(partition(0))}, {})
-    catalog = TargetCatalog(KafkaClients({}), TransactionLimits(target_age_s=0.0))
-    catalog.resolve(client, ["known"], Deadline(10))
+    asked = catalog(TransactionLimits(target_age_s=0.0))
+    asked.resolve(client, ["known"], Deadline(10))
     began_s, turns, waits = time.monotonic(), 20, 0
     for turn in range(turns):
         invented = [f"no.such.{turn}.{number}" for number in range(1_000)]
-        found = catalog.resolve(client, [*invented, "known"], Deadline(10), [])
+        found = asked.resolve(client, [*invented, "known"], Deadline(10), [])
         assert found["known"].partitions == 1, "it is looked up before others, or has its old entry"
         waits += not all(found[name].is_unknown for name in invented)
     assert 0 < waits <= 1 + (time.monotonic() - began_s) / (10 * slow_s)
-    lookup = catalog._background._running  # noqa: SLF001
+    lookup = asked._background._running  # noqa: SLF001
     assert lookup is not None
     lookup.exception(timeout=60)
 
@@ -228,23 +259,23 @@ def test_after_a_failed_transaction_topics_are_awaited_again() -> None:
             return super().describe_topics(names)
 
     client: Any = Slow({"orders": topic(partition(0))}, {})
-    catalog = TargetCatalog(KafkaClients({}), TransactionLimits())
+    asked = catalog(TransactionLimits())
     for _ in range(2):
-        assert not catalog.resolve(client, ["orders"], Deadline(10), [])["orders"].is_unknown
-        catalog.forget()
+        assert not asked.resolve(client, ["orders"], Deadline(10), [])["orders"].is_unknown
+        asked.forget()
 
 
 def test_names_beyond_the_bound_are_looked_up_beside_the_transaction() -> None:
     names = [f"t{number}" for number in range(3 * LOOKUPS_MAX)]
     client: Any = MetadataClient({name: topic(partition(0)) for name in names}, {})
-    catalog = TargetCatalog(KafkaClients({}), TransactionLimits())
+    asked = catalog(TransactionLimits())
     needed = names[-1]
-    found = catalog.resolve(client, names, Deadline(10), [needed])
+    found = asked.resolve(client, names, Deadline(10), [needed])
     known = [name for name, target in found.items() if not target.is_unknown]
     assert known == [*names[:LOOKUPS_MAX], needed]
-    lookup = catalog._background._running  # noqa: SLF001
+    lookup = asked._background._running  # noqa: SLF001
     assert lookup is not None
     lookup.exception(timeout=60)
-    again = catalog.resolve(client, names, Deadline(10), [needed])
+    again = asked.resolve(client, names, Deadline(10), [needed])
     assert not any(target.is_unknown for target in again.values())
     assert client.asked == 2

@@ -14,5 +14,3 @@ def test_what_is_known_of_topics_is_bounded() -> None:
     assert known.get("t90") == 90
     known.put("old", 1, -1)
     assert known.get("old") is None
-    known.drop_expired()
-    assert len(known.all_keys()) == 9

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -73,32 +72,31 @@ def test_the_dead_letter_topic_matters_only_if_there_are_dead_letters() -> None:
 def test_copies_are_signed_by_the_key_of_the_progress() -> None:
     """Also what was encoded ahead by another key, or by none; messages have no MAC."""
     sent = rolled_copies(rows(["a", "a"], [0, 1]), np.array([False, True]))
-    catalog: Any = FixedCatalog()
-    encoder = Encoder(catalog, "dead", random.Random(0), compressed, Receipts())
+    encoder = Encoder(all_there, frozenset, "dead", random.Random(0), compressed, Receipts())
     ahead = encoder.prepare(sent, NOW_MS)
     assert ahead.encoded is not None
     assert signed_topics(ahead.encoded) == []
     encoder.copy_key = bytes(32)
 
-    found = encoder.renew(ahead, catalog.recall, NOW_MS).encoded
+    found = encoder.renew(ahead, all_there, NOW_MS).encoded
     assert found is not None
     assert signed_topics(found) == ["timers"]
     again = encoder.prepare(sent, NOW_MS)
-    assert encoder.renew(again, catalog.recall, NOW_MS).encoded is again.encoded
+    assert encoder.renew(again, all_there, NOW_MS).encoded is again.encoded
 
 
 def test_what_was_encoded_before_a_pause_is_encoded_again() -> None:
-    now, catalog = [NONE_PAUSED], cast("Any", FixedCatalog())
-    given = catalog, "dead", random.Random(0), compressed, Receipts()
+    now = [NONE_PAUSED]
+    given = all_there, frozenset, "dead", random.Random(0), compressed, Receipts()
     encoder = Encoder(*given, paused=lambda: now[0])
     ahead = encoder.prepare(rows(["a", "b"], [0, 1]), NOW_MS)
     now[0] = PausedTimers(targets=frozenset("a"))
-    renewed = encoder.renew(ahead, catalog.recall, NOW_MS)
+    renewed = encoder.renew(ahead, all_there, NOW_MS)
     assert renewed.encoded is not None
     assert [topic for topic, _, _ in places(renewed.encoded)] == ["b", "timers"]
-    assert encoder.renew(renewed, catalog.recall, NOW_MS) is renewed
+    assert encoder.renew(renewed, all_there, NOW_MS) is renewed
     now[0] = NONE_PAUSED
-    again = encoder.renew(renewed, catalog.recall, NOW_MS).encoded
+    again = encoder.renew(renewed, all_there, NOW_MS).encoded
     assert again is not None
     assert [topic for topic, _, _ in places(again)] == ["a", "b"]
 
@@ -107,13 +105,8 @@ def signed_topics(found: Encoded) -> list[str]:
     return [part.topic for part in found.parts if b"TIMER_COPY_MAC" in bytes(part.batch.body)]
 
 
-class FixedCatalog:
-    """What an encoder needs of a TargetCatalog: all topics are there."""
-
-    refused: frozenset[bytes] = frozenset()
-
-    def recall(self, topics: Sequence[str]) -> Mapping[str, Target]:
-        return dict.fromkeys(topics, THERE)
+def all_there(topics: Sequence[str]) -> Mapping[str, Target]:
+    return dict.fromkeys(topics, THERE)
 
 
 def test_a_record_alone_in_its_batch_is_named() -> None:

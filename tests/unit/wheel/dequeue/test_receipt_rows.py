@@ -211,23 +211,19 @@ def test_a_record_that_the_header_makes_too_large_is_a_dead_letter() -> None:
     assert encoded(sent, chosen, known=full).aside.reasons == {"record_too_large": 1}
 
 
-class OpenCatalog:
-    refused: frozenset[bytes] = frozenset()
-
-    def recall(self, topics: Sequence[str]) -> Mapping[str, Target]:
-        return {topic: TOPICS[topic] for topic in topics}
+def all_there(topics: Sequence[str]) -> Mapping[str, Target]:
+    return {topic: TOPICS[topic] for topic in topics}
 
 
 def test_lateness_of_rows_that_have_waited_for_kafka_is_encoded_again() -> None:
-    catalog: Any = OpenCatalog()
     chosen = Receipts(lateness_headers=frozenset(["timers"]))
     for receipts, is_old in ((chosen, True), (Receipts(), False)):
-        encoder = Encoder(catalog, "dead", random.Random(0), compressed, receipts)
+        encoder = Encoder(all_there, frozenset, "dead", random.Random(0), compressed, receipts)
 
         ahead = encoder.prepare(replace(rows(["a"], [0]), due_ms=np.array([NOW_MS])), NOW_MS)
         just = NOW_MS + LATENESS_ERROR_MAX_MS
-        assert encoder.renew(ahead, catalog.recall, just).encoded is ahead.encoded
-        again = encoder.renew(ahead, catalog.recall, just + 1).encoded
+        assert encoder.renew(ahead, all_there, just).encoded is ahead.encoded
+        again = encoder.renew(ahead, all_there, just + 1).encoded
         assert again
         assert (again is not ahead.encoded) == is_old
         late_ms = dict(records(again, "a")[0][1].headers).get("TIMER_LATENESS_MS")
