@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from duewheel.checkpoints.held_copies import Held
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.wheel.target_rules import Target
 
@@ -39,9 +37,6 @@ class Aside:
     dead_lettered: Int64 = field(default_factory=lambda: NO_ROWS)  # rows that became dead letters
     # The number of `dead_lettered` rows by reason
     reasons: Mapping[str, int] = field(default_factory=dict)
-    # The held copies after the transaction
-    held: Mapping[TopicPartition, Held] = field(default_factory=dict)
-    moved: bool = False  # whether held copies were moved to their partition
 
 
 @dataclass(frozen=True, slots=True)

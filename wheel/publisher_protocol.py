@@ -1,8 +1,8 @@
 """The seam between the dequeue loop and Kafka: the protocol of a publisher.
 
-Publishing has three steps. `prepare` encodes the next chunk while a transaction is in flight;
-`renew` encodes outdated rows again; `publish` is the transaction. kafka/publish implements the
-protocol, and tests/harness/publishers.py has the fake.
+Publishing has four steps. `prepare` encodes the next chunk while a transaction is in flight;
+`renew` encodes outdated rows again; `compose` adds the progress, and copies that wait; `publish`
+is the transaction. kafka/publish implements the protocol, tests/harness/publishers.py has the fake.
 
 Invariant: a transaction has its messages and the progress after them, or neither. If `publish`
 raises PublishDoubt, `start` reads from Kafka which.
@@ -11,7 +11,7 @@ raises PublishDoubt, `start` reads from Kafka which.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from duewheel.checkpoints.progress import Progress
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition
+from duewheel.schemas.wire.record_batch import Batch
 from duewheel.wheel.encoded import Aside, Encoded, Part
 
 TRANSACTIONS_IN_FLIGHT = 1  # Kafka has no second one open under a transactional id
@@ -50,6 +51,20 @@ class Prepared:
         delivered &= ~(given.dead_letter | given.is_copy | given.answer)
         source = np.unique(given.source_partition[rows[delivered[rows]]])
         return frozenset(given.source_partitions[number][0] for number in source.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAttempt:
+    """The content of one transaction. `aside` and `moved` count once it is certainly committed."""
+
+    progress: Progress  # as it is written: with the held copies after the commit
+    prepared: Prepared | None = None  # the rows that leave; None: the progress alone
+    parts: Sequence[Part] = ()  # with moved copies, and without those that are held
+    records: Sequence[Batch] = ()  # go to the state topic, before the progress
+    aside: Aside = field(default_factory=Aside)  # the rows that do not go to their target
+    moved: bool = False  # whether held copies are moved to their partition
+    held_before: Collection[TopicPartition] = ()  # the timer partitions with held copies until then
+    due_ms: int = 0  # the latest due time of the timers that are delivered
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +105,6 @@ class Publisher(Protocol):
     One loop owns it: only `prepare` is thread-safe. Every call has a deadline of the publisher's
     own.
     """
-
-    @property
-    def aside(self) -> Aside:
-        """The rows of the last `publish` that did not go to their target. Valid once that
-        transaction is certainly committed.
-        """
-        ...
 
     @property
     def letters_wait(self) -> bool:
@@ -161,6 +169,19 @@ class Publisher(Protocol):
         """
         ...
 
+    def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
+        """Returns the content of a transaction: renewed deliveries in their order, and the progress
+        after them; None: the progress alone. No transaction is begun.
+
+        Copies whose timer partition takes no writes are held (checkpoints/held_copies.py), and held
+        ones are moved if it takes them again: the progress of the attempt names those that wait.
+
+        Raises:
+            PublishDoubt, TransactionTooSlow: as `publish`.
+            RecoveryRefused: the progress is too large for a record.
+        """
+        ...
+
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Reads the ends of existing timer partitions, open transactions included.
 
@@ -170,23 +191,24 @@ class Publisher(Protocol):
         """
         ...
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
-        """Writes one transaction: all deliveries in their order, and the progress after it; None
-        writes only the progress. Returns the brokers' timestamp of the progress record, in ms since
-        the epoch; None for a batch that was sent twice, and for a topic without LogAppendTime.
-
-        Copies whose timer partition takes no writes are held (checkpoints/held_copies.py); `aside`
-        lists them. After PublishDoubt the same deliveries are renewed and given again.
+    def publish(self, attempt: PublishAttempt) -> int | None:
+        """Writes one transaction, as `compose` has made it. Returns the brokers' timestamp of the
+        progress record, in ms since the epoch; None for a batch that was sent twice, and for a
+        topic without LogAppendTime. After PublishDoubt the same deliveries are renewed again.
 
         Raises:
             PublishDoubt: the outcome is unknown or the transaction failed: call `start`.
             TransactionTooSlow: the same, because time ran out: the caller splits the rows that are
                 not committed into smaller transactions.
             Displaced: the same, because another producer has taken the transactional id.
-            RecoveryRefused: the progress is too large for a record; no transaction was begun.
         """
         ...
 
     def close(self) -> None:
         """Drops the producer; the next `start`, or its time-out, aborts an open transaction."""
         ...
+
+
+def publish_progress(publisher: Publisher, progress: Progress) -> int | None:
+    """Writes the progress alone. Returns and raises as `compose` and `publish`."""
+    return publisher.publish(publisher.compose(None, progress))

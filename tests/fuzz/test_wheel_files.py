@@ -28,7 +28,7 @@ from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.record_codec import Records
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.publisher_protocol import PublishAttempt
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.full_check import check
 
@@ -79,8 +79,8 @@ class Publisher(RecordingPublisher):
             self.found = dict(sample.delivered)
             self.chased = set(sample.chased)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
-        deliveries = None if prepared is None else prepared.deliveries
+    def publish(self, attempt: PublishAttempt) -> int | None:
+        deliveries = None if attempt.prepared is None else attempt.prepared.deliveries
         if deliveries is not None:
             now = self.clock.now_ms()
             early = (deliveries.due_ms > now) & ~deliveries.dead_letter & ~deliveries.is_copy
@@ -98,7 +98,7 @@ class Publisher(RecordingPublisher):
                 elif self._sample is not None:
                     assert message == self._sample.expected[source], f"{source!r} is altered"
                 self.found[source] = message
-        return super().publish(prepared, progress)
+        return super().publish(attempt)
 
 
 @dataclass

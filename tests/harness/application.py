@@ -21,6 +21,7 @@ from duewheel.config.settings import Settings, load
 from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops import reshard
+from duewheel.wheel.publisher_protocol import publish_progress
 
 
 class Application:
@@ -62,7 +63,7 @@ class Application:
             }
             publisher = factory.publisher(self.settings, self.clock, index)
             publisher.start()
-            publisher.publish(None, Progress(index, count, "a directory", 9, 3, epochs, parts))
+            publish_progress(publisher, Progress(index, count, "a directory", 9, 3, epochs, parts))
             publisher.close()
         return self.records()
 

@@ -17,7 +17,6 @@ from tests.harness.publishers import RecordingPublisher
 from tests.harness.timer_rows import suite_parameters
 
 from duewheel.checkpoints.process_role import Role
-from duewheel.checkpoints.progress import Progress
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import records_of
@@ -30,7 +29,7 @@ from duewheel.schemas.wire.batch_header import HEADER, HEADER_BYTES
 from duewheel.schemas.wire.crc32c import crc32c
 from duewheel.wheel import recurrence
 from duewheel.wheel.dequeue.encoder import encode
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.target_rules import Reason, Target
 
@@ -97,10 +96,10 @@ class _EncodingPublisher(RecordingPublisher):
         found = encode(deliveries, _targets, frozenset(), "dead", chance, now_ms, KEY)
         return Prepared(deliveries, found)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
+    def publish(self, attempt: PublishAttempt) -> int | None:
         del self.committed[:-1]
-        stamp = super().publish(prepared, progress)
-        self.committed[-1] = None, progress
+        stamp = super().publish(attempt)
+        self.committed[-1] = None, attempt.progress
         return stamp
 
 

@@ -20,7 +20,7 @@ from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing.clock import ManualClock
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.policies.policy import returning
-from duewheel.wheel.publisher_protocol import Prepared, Seen
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt, Seen
 
 
 class PlainPublisher:
@@ -38,6 +38,9 @@ class PlainPublisher:
     def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
         return prepared
 
+    def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
+        return PublishAttempt(progress, prepared)
+
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {partition: self.ends.get(partition, 0) for partition in partitions}
 
@@ -47,7 +50,6 @@ class RecordingPublisher(PlainPublisher):
     ProgressReader of its transactions.
 
     Attributes:
-        aside: rows of the last transaction; none, for its targets always take writes.
         clock: the host's; the brokers' is the same without steps, and `broker_error_ms` off.
         committed: every committed transaction: its deliveries and its progress.
         fate: called before each transaction: "commit", "lose" (PublishDoubt, not committed) or
@@ -62,7 +64,7 @@ class RecordingPublisher(PlainPublisher):
         self.committed: list[tuple[Deliveries | None, Progress]] = []
         self._written_ms = 0
         self.silent_ms = 0
-        self.aside, self.letters_wait = Aside(), False
+        self.letters_wait = False
         self.fate = fate
         self.stamps = True
         self.ends = {}
@@ -83,15 +85,20 @@ class RecordingPublisher(PlainPublisher):
     def start(self) -> Progress | None:
         return self.peek()
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
+    def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
+        attempt = super().compose(prepared, progress)
+        if prepared is None:
+            return attempt
+        postponed = np.flatnonzero(returning(prepared.deliveries))
+        return replace(attempt, aside=Aside(postponed=postponed))
+
+    def publish(self, attempt: PublishAttempt) -> int | None:
         fate = self.fate()
         if fate != "lose":
-            deliveries = None if prepared is None else prepared.deliveries
+            deliveries = None if attempt.prepared is None else attempt.prepared.deliveries
             # Encoded and decoded: a read must return the written value.
-            self.committed.append((deliveries, Progress.decode(progress.encode())))
+            self.committed.append((deliveries, Progress.decode(attempt.progress.encode())))
             self._written_ms = self.clock.true_ms
-            if deliveries is not None:
-                self.aside = replace(self.aside, postponed=np.flatnonzero(returning(deliveries)))
         if fate != "commit":
             raise PublishDoubt(fate)
         return self.clock.true_ms + self.broker_error_ms if self.stamps else None
@@ -141,13 +148,10 @@ class JournalPublisher(PlainPublisher):
 
     A last line without its end is a transaction that a kill cut short: the next one is written over
     it.
-
-    Attributes:
-        aside: rows of the last transaction; none, for its targets always take writes.
     """
 
     def __init__(self, path: Path, clock: Clock, fs: FileSystem = HOST_FS) -> None:
-        self.aside, self.letters_wait = Aside(), False
+        self.letters_wait = False
         self.ends = {}
         self._path = path
         self._clock = clock
@@ -168,8 +172,8 @@ class JournalPublisher(PlainPublisher):
             Progress.decode(json.loads(lines[-1])["progress"].encode("latin-1")) if lines else None
         )
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
-        rows: list[tuple[str, int, int, bool, str]] = []
+    def publish(self, attempt: PublishAttempt) -> int:
+        prepared, rows = attempt.prepared, list[tuple[str, int, int, bool, str]]()
         chases: list[TimerRow] = []
         if prepared is not None:
             chases = chases_in(prepared.deliveries)
@@ -189,7 +193,7 @@ class JournalPublisher(PlainPublisher):
         fields = {
             "rows": rows,
             "chases": [asdict(each) | {"timer_id": _text(each.timer_id)} for each in chases],
-            "progress": progress.encode().decode("latin-1"),
+            "progress": attempt.progress.encode().decode("latin-1"),
         }
         line = json.dumps(fields).encode() + b"\n"
         self._fs.write_at(self._fd, line, self._bytes)

@@ -27,6 +27,7 @@ from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.varint import varint
+from duewheel.wheel.encoded import Aside
 from duewheel.wheel.publisher_protocol import Prepared
 
 Headers = list[tuple[str, bytes | None]]
@@ -82,17 +83,19 @@ def deliveries(messages: list[Message]) -> Deliveries:
     )
 
 
-def publish(publisher: KafkaPublisher, messages: list[Message], told: Progress) -> None:
-    publish_rows(publisher, deliveries(messages), told)
+def publish(publisher: KafkaPublisher, messages: list[Message], told: Progress) -> Aside:
+    return publish_rows(publisher, deliveries(messages), told)
 
 
-def publish_rows(publisher: KafkaPublisher, rows: Deliveries, told: Progress) -> None:
-    publish_prepared(publisher, publisher.prepare(rows), told)
+def publish_rows(publisher: KafkaPublisher, rows: Deliveries, told: Progress) -> Aside:
+    return publish_prepared(publisher, publisher.prepare(rows), told)
 
 
-def publish_prepared(publisher: KafkaPublisher, prepared: Prepared, told: Progress) -> None:
-    """As the loop does."""
-    publisher.publish(publisher.renew(prepared, told), told)
+def publish_prepared(publisher: KafkaPublisher, prepared: Prepared, told: Progress) -> Aside:
+    """As the loop does; which rows did not go to their target."""
+    attempt = publisher.compose(publisher.renew(prepared, told), told)
+    publisher.publish(attempt)
+    return attempt.aside
 
 
 def progress(slot: int, shard: int = 0) -> Progress:

@@ -46,6 +46,7 @@ from duewheel.kafka.targets import resting_timer_topics
 from duewheel.kafka.transaction_errors import FENCED
 from duewheel.schemas.wire.record_batch import seal
 from duewheel.schemas.wire.single_record import encode
+from duewheel.wheel.publisher_protocol import publish_progress
 
 pytestmark = pytest.mark.kafka
 HIGHEST = 2**15 - 1
@@ -252,7 +253,7 @@ def test_the_ids_are_free_once_kafka_is_repaired(
         reached = slot_of(two.start())
         assert reached in {1, 2}
         assert two._session.producer.transactional_id == f"{first}~1"  # noqa: SLF001
-        two.publish(None, progress(3))
+        publish_progress(two, progress(3))
 
         alter(servers, names.target, {"max.message.bytes": "1048588"})
         broker.restart()  # it coordinates the transaction
@@ -263,7 +264,7 @@ def test_the_ids_are_free_once_kafka_is_repaired(
         assert b"3" in values(read(broker, names.target))
         assert slot_of(started(three)) == 5
         with pytest.raises(Displaced):
-            two.publish(None, progress(6))
+            publish_progress(two, progress(6))
         for each in (one, two, three):
             each.close()
 

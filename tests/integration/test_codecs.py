@@ -28,6 +28,7 @@ from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.dead_letters.listing import list_letters
 from duewheel.ops.recovery.preview import preview_start
 from duewheel.runtime.dequeue_process import init_progress
+from duewheel.wheel.publisher_protocol import publish_progress
 
 pytestmark = pytest.mark.kafka
 
@@ -95,7 +96,7 @@ def test_what_producers_compress_is_read_back_and_previewed(
     found = publisher.start()
     assert found is not None
     parts = {p: PartitionProgress(at.delivered_slot, 2) for p, at in found.partitions.items()}
-    publisher.publish(None, replace(found, partitions=parts))
+    publish_progress(publisher, replace(found, partitions=parts))
     publisher.close()
     shutil.rmtree(settings.storage.data_dir)
     assert preview_start(settings).pending_rows == 2

@@ -24,6 +24,7 @@ from duewheel.dev.listeners import free_ports
 from duewheel.doctor import apis, examination, topics
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.runtime.dequeue_process import init_progress
+from duewheel.wheel.publisher_protocol import publish_progress
 
 pytestmark = pytest.mark.kafka
 
@@ -82,7 +83,7 @@ def test_a_whole_cluster_before_init_and_beside_a_running_shard(
         warnings = {f.code for f in found if f.severity == "warning"}
         assert "durability" in warnings
         assert warnings <= {"durability", "clock_kept", "memory", "disk_space", "file_system"}
-        running.publish(None, progress)  # it has not been fenced
+        publish_progress(running, progress)  # it has not been fenced
     finally:
         running.close()
 

@@ -56,6 +56,7 @@ from duewheel.ops.schedule_move.move import move
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.dequeue.requeue import rolled_copies
+from duewheel.wheel.publisher_protocol import publish_progress
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash_matrix]
 
@@ -228,7 +229,7 @@ def test_the_documented_rights_are_enough_and_each_is_missed(
     try:
         progress = running.start()
         assert progress is not None
-        running.publish(None, progress)
+        publish_progress(running, progress)
     finally:
         running.close()
 
@@ -279,9 +280,8 @@ def defect(settings: Settings) -> str:
     try:
         progress = publisher.start()
         assert progress is not None
-        publisher.publish(None, progress)
-        publish_rows(publisher, one_of_each(settings), progress)
-        aside = publisher.aside
+        publish_progress(publisher, progress)
+        aside = publish_rows(publisher, one_of_each(settings), progress)
         if aside.reasons or len(aside.letters) or len(aside.parked):
             return f"aside: {aside}"
         client = KafkaClients(settings.kafka.client_options("consumer"))

@@ -45,6 +45,7 @@ from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX
 from duewheel.schemas.wire.compression import CODECS, Codec
 from duewheel.wheel.dequeue import encoder
+from duewheel.wheel.publisher_protocol import publish_progress
 
 pytestmark = pytest.mark.kafka
 
@@ -176,13 +177,13 @@ def test_progress_is_read_back(
 
     mine, other = make(shard=0), make(shard=1)
     assert mine.start() is None
-    mine.publish(None, progress(1))
+    publish_progress(mine, progress(1))
     assert slot_of(mine.start()) == 1
 
     assert other.start() is None, "another shard's progress is not taken for one's own"
-    other.publish(None, progress(7, shard=1))
+    publish_progress(other, progress(7, shard=1))
     for slot in range(2, 22):
-        mine.publish(None, progress(slot))
+        publish_progress(mine, progress(slot))
     assert slot_of(mine.start()) == in_short_steps(0) == 21
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
     for _ in range(50):
@@ -203,7 +204,7 @@ def test_progress_waits_for_an_open_transaction_in_its_partition(
     other.init_transactions()
     other.begin_transaction()
     other.send(names.state, key=record_key(9), value=b"open", partition=0).get(timeout=30)
-    mine.publish(None, progress(5))
+    publish_progress(mine, progress(5))
 
     with pytest.raises(KafkaUnavailable, match="held back by an open transaction"):
         mine.start()
@@ -221,7 +222,7 @@ def test_a_second_instance_fences_the_first(broker: SharedBroker, names: Names, 
     with pytest.raises(PublishDoubt):
         publish(first, [Message(names.target, b"zombie")], progress(2))
     with pytest.raises(PublishDoubt, match="not started"):
-        first.publish(None, progress(3))
+        publish_progress(first, progress(3))
     publish(second, [Message(names.target, b"2")], progress(2))
     assert sorted(v for v in values(read(broker, names.target)) if v) == [b"1", b"2"]
     assert slot_of(second.start()) == 2
@@ -291,8 +292,8 @@ def test_limits_that_change_after_they_were_looked_up(
     with pytest.raises(PublishDoubt, match="MessageSizeTooLarge"):
         publish_prepared(publisher, bad, progress(2))
     assert slot_of(publisher.start()) == 1
-    publish_prepared(publisher, bad, progress(2))
-    assert publisher.aside.reasons == {"record_too_large": 1, "target_unavailable": 2}
+    aside = publish_prepared(publisher, bad, progress(2))
+    assert aside.reasons == {"record_too_large": 1, "target_unavailable": 2}
     assert len(read(broker, names.dead_letters)) == 3, "their timer topic rests, and is missing"
 
 
@@ -328,9 +329,8 @@ def test_targets_that_change_between_preparing_and_publishing(
         Message(gone, b"gone"),
         Message(come, b"come"),
     ]
-    publish(publisher, messages, progress(1))
     both = {"bad_target_partition": 1, "unknown_target_topic": 1}
-    assert publisher.aside.reasons == both
+    assert publish(publisher, messages, progress(1)).reasons == both
     prepared = publisher.prepare(deliveries(messages))
     assert prepared.encoded is not None
     assert prepared.encoded.aside.reasons == both
@@ -343,11 +343,11 @@ def test_targets_that_change_between_preparing_and_publishing(
         lambda: len(admin.describe_topics([names.target])[0]["partitions"]) == 6, "not grown"
     )
     publisher.start()  # it believes no older answer
-    publish_prepared(publisher, prepared, progress(2))
+    aside = publish_prepared(publisher, prepared, progress(2))
     assert values(read(broker, names.target)) == [b"grown"]
     assert values(read(broker, come)) == [b"come"]
     assert values(read(broker, names.dead_letters)) == [b"grown", b"come", b"gone"]
-    assert publisher.aside.reasons == {"unknown_target_topic": 1}
+    assert aside.reasons == {"unknown_target_topic": 1}
 
 
 @pytest.mark.parametrize("is_warm", [True, False])
@@ -371,7 +371,7 @@ def test_a_target_deleted_after_it_was_looked_up_costs_no_deadline(
     rows = replace(rows, source_partitions=homes, source_partition=np.array([1, 0, 0], np.int32))
     prepared = publisher.renew(publisher.prepare(rows), progress(1))
     if is_warm:
-        publisher.publish(prepared, progress(1))
+        publisher.publish(publisher.compose(prepared, progress(1)))
     admin.delete_topics([gone, shrunk])
     wait_until(lambda: not {gone, shrunk} & set(admin.list_topics()), "not deleted")
     admin.create_topics({shrunk: {"num_partitions": 1}}, wait_for_metadata=True)
@@ -430,7 +430,7 @@ def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
         with pytest.raises(TransactionTooSlow, match="no answer to a batch within 2 s"):
             publish_prepared(publisher, rows, progress(slot))
         assert slot_of(started(publisher)) == (None if slot == 1 else slot - 1)
-        publisher.publish(None, progress(slot))
+        publish_progress(publisher, progress(slot))
     assert values(read(broker, names.target)) == []
 
 

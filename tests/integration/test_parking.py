@@ -31,6 +31,7 @@ from tests.harness.topics import alter
 
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.held_copies import Held, key_of, value_of
+from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.kafka.publish.held_queue import BATCHES_AT_ONCE
 from duewheel.schemas.batches import Deliveries
@@ -240,7 +241,9 @@ def test_rolls_of_a_timer_partition_without_leader_wait_and_hold_up_nobody(
     shard.turn_until(lambda: shard.statistics.delivered == 40, "held up by rolls that wait")
     shard.turn_until(lambda: shard.copies_held == 20, "no copies are held")
     assert shard.statistics.doubts == 0, "metadata costs no transaction"
-    assert shard.publisher.aside.held[home].copies == 20
+    mirror = shard.local.directory(Role.DEQUEUE).state.mirror()
+    assert mirror is not None
+    assert mirror.progress.held[home].copies == 20
     assert len(shard.arrived(home[0])[0]) == 40, "nothing is written to the partition"
 
     shard.restart_dequeue()
@@ -343,8 +346,9 @@ def test_thousands_of_held_batches_are_moved_by_many_transactions(
     shard.publisher.start()
     left = [count]
     while progress.held:
-        shard.publisher.publish(Prepared(Deliveries.none()), progress)
-        progress = replace(progress, held=shard.publisher.aside.held)
+        attempt = shard.publisher.compose(Prepared(Deliveries.none()), progress)
+        shard.publisher.publish(attempt)
+        progress = attempt.progress
         left.append(sum(of.copies for of in progress.held.values()))
     assert len(left) == 1 + -(-count // BATCHES_AT_ONCE)
     assert [int(r.key) for r in shard.arrived(shard.topics.timers)[0]] == list(range(count))

@@ -17,6 +17,7 @@ from tests.harness.shared_broker import SharedBroker
 from duewheel.clock import SystemClock
 from duewheel.kafka.publish.fenced_session import ShardNames
 from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.wheel.publisher_protocol import publish_progress
 
 pytestmark = pytest.mark.kafka
 
@@ -79,7 +80,7 @@ def test_publishing_tells_when_the_broker_took_the_progress(
     shard.create_topics()
     shard.clock.error_ms = -2 * HOUR_MS
     shard.publisher.start()
-    stamps = [shard.publisher.publish(None, progress(slot)) for slot in range(3)]
+    stamps = [publish_progress(shard.publisher, progress(slot)) for slot in range(3)]
     assert [record.timestamp for record in read(broker, shard.state)] == stamps
 
 
@@ -91,7 +92,7 @@ def test_records_have_a_time_that_strict_topics_take(
     shard.create_topics()
     shard.clock.error_ms = error_ms
     shard.publisher.start()
-    stamp_ms = shard.publisher.publish(None, progress(1))
+    stamp_ms = publish_progress(shard.publisher, progress(1))
     assert stamp_ms is not None
     messages = [Message(shard.target, b"1"), Message("no.such.topic", b"2")]
     publish(shard.publisher, messages, progress(2))
@@ -103,7 +104,7 @@ def test_records_have_a_time_that_strict_topics_take(
 def test_a_state_topic_that_keeps_the_hosts_time_does_not_tell(shard: WrongClockHost) -> None:
     shard.create_topics("CreateTime")
     shard.publisher.start()
-    assert shard.publisher.publish(None, progress(1)) is None
+    assert publish_progress(shard.publisher, progress(1)) is None
 
 
 def test_after_a_slow_transaction_no_record_has_a_time_before_it_is_due(

@@ -25,6 +25,7 @@ from duewheel.ops import reconfigure, reshard
 from duewheel.runtime import dequeue_process
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.testing import ManualClock
+from duewheel.wheel.publisher_protocol import PublishAttempt, publish_progress
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -181,21 +182,21 @@ def test_a_shard_that_is_quicker_is_sealed_in_the_end(
         for p, part in first.partitions.items()
     }
 
-    def slow(publisher: KafkaPublisher, prepared: None, progress: Progress) -> int | None:
-        beaten.append(progress)
+    def slow(publisher: KafkaPublisher, attempt: PublishAttempt) -> int | None:
+        beaten.append(attempt.progress)
         if len(beaten) == 1:
             other.start()  # the old process, on its doubt
-            publish(other, None, replace(first, partitions=newer))
+            publish(other, other.compose(None, replace(first, partitions=newer)))
         elif len(beaten) == 2:
             with pytest.raises(Fenced, match="reshard"):
                 other.start()  # it has read the notice
-        return publish(publisher, prepared, progress)
+        return publish(publisher, attempt)
 
     monkeypatch.setattr(KafkaPublisher, "publish", slow)
     application.reshard(2)
     assert application.parts() == newer
     with pytest.raises(PublishDoubt):
-        publish(other, None, first)
+        publish_progress(other, first)
     other.close()
 
 

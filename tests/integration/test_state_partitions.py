@@ -32,6 +32,7 @@ from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.runtime import dequeue_process
 from duewheel.threads import beside
+from duewheel.wheel.publisher_protocol import publish_progress
 from duewheel.wheel.recovery import startup
 from duewheel.wheel.storage.cross_file_damage import survey_files
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -84,7 +85,7 @@ def test_an_open_transaction_of_one_shard_holds_up_no_start_and_no_standby_of_an
     with open_transaction(application, "dequeue.0", 0):
         publisher = impatient(second, application)
         assert publisher.start() == begun
-        publisher.publish(None, replace(begun, epoch=7))
+        publish_progress(publisher, replace(begun, epoch=7))
         seen = reader.newest()
         assert seen is not None and seen.progress.epoch == 7
         publisher.close()
@@ -197,7 +198,7 @@ def test_a_start_reads_a_progress_of_all_partitions_that_there_is_room_for(
     took_s = []
     for epoch in range(5):
         begun_s = time.monotonic()
-        publisher.publish(None, replace(full, epoch=epoch))
+        publish_progress(publisher, replace(full, epoch=epoch))
         took_s.append(round(time.monotonic() - begun_s, 3))
     print({"partitions": len(full.partitions), "bytes": len(full.encode()), "took_s": took_s})
     begun_s = time.monotonic()

@@ -39,7 +39,7 @@ from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing import Unsynced
 from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.publisher_protocol import PublishAttempt
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
@@ -67,17 +67,19 @@ class JudgingPublisher(RecordingPublisher):
         self._fate = "commit"
         self.fates: list[str] = []
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
+    def publish(self, attempt: PublishAttempt) -> int | None:
+        prepared = attempt.prepared
         self._machine.require_mirror_behind(self)
         fate = self.fates.pop(0) if self.fates else "commit"
         if fate == "die before":
             raise Killed
         self._fate = "commit" if fate == "die after" else fate
         try:
-            stamp_ms = super().publish(prepared, progress)
+            stamp_ms = super().publish(attempt)
         finally:
             if fate != "lose":
-                self._machine.judge(None if prepared is None else prepared.deliveries, progress)
+                deliveries = None if prepared is None else prepared.deliveries
+                self._machine.judge(deliveries, attempt.progress)
         if fate == "die after":
             raise Killed
         return stamp_ms

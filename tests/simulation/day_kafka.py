@@ -32,8 +32,7 @@ from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.testing import ManualClock
-from duewheel.wheel.encoded import Aside
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 
 START_MS = 1_800_000_000_000
 PRECISION_MS = 1_000
@@ -149,7 +148,6 @@ class Kafka:
         fates: asked before each transaction.
         copies: some rolled timers as they were written: partition, offset, time, headers.
         counts: what was published.
-        parked: none: all targets take writes.
     """
 
     def __init__(self, clock: ManualClock, capacity: int, fates: Callable[[], str]) -> None:
@@ -157,7 +155,7 @@ class Kafka:
         self.fates = fates
         self.copies: list[tuple[int, int, int, list[tuple[str, bytes]]]] = []
         self.counts: Counter[str] = Counter()
-        self.aside, self.letters_wait = Aside(), False
+        self.letters_wait = False
         self._clock = clock
         self._progress: Progress | None = None
         # Highest offset delivered per partition and slot of the due time; the first is of
@@ -185,15 +183,18 @@ class Kafka:
     def log_ends(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return dict.fromkeys(partitions, 0)  # nobody cancels anything here
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
-        fate = self.fates()
+    def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
+        return PublishAttempt(progress, prepared)
+
+    def publish(self, attempt: PublishAttempt) -> int:
+        prepared, fate = attempt.prepared, self.fates()
         self.counts[f"fate: {fate}"] += 1
         if fate == "die before":
             raise Killed
         if fate != "lose":
             if prepared is not None and len(prepared.deliveries):
                 self._judge(prepared.deliveries)
-            self._progress = Progress.decode(progress.encode())
+            self._progress = Progress.decode(attempt.progress.encode())
         if fate == "die after":
             raise Killed
         if fate != "commit":

@@ -41,7 +41,7 @@ from duewheel.schemas.wire.copy_mac import signed
 from duewheel.wheel.dequeue.partitioner import grouped
 from duewheel.wheel.dequeue.routing import Routed, route
 from duewheel.wheel.encoded import Aside
-from duewheel.wheel.publisher_protocol import Prepared, Seen
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt, Seen
 from duewheel.wheel.target_rules import Reason, Target
 
 FATES = ("lost", "doubt", "open", "die before", "die open", "die after")
@@ -210,6 +210,22 @@ class SimulatedReader:
         self._shard.kafka.require_there()
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedAttempt(PublishAttempt):
+    """With its fate.
+
+    Attributes:
+        addressed: the rows where they go.
+        sent: what goes to the timer topic.
+        waiting: what waits after the commit.
+    """
+
+    fate: str = ""
+    addressed: Deliveries | None = None
+    sent: Sequence[Sent] = ()
+    waiting: Sequence[Sent] = ()
+
+
 class SimulatedPublisher:
     """The Publisher of one process: KafkaPublisher's promises without its sockets."""
 
@@ -232,7 +248,7 @@ class SimulatedPublisher:
         self._epoch = -1
         self._was_started = False
         self._learnt: frozenset[tuple[str, int]] = frozenset()  # from refused batches
-        self.aside, self.letters_wait = Aside(), False
+        self.letters_wait = False
 
     def peek(self) -> Progress | None:
         self._kafka.require_there()
@@ -273,23 +289,34 @@ class SimulatedPublisher:
         ends = {(TOPIC, p.number): p.end for p in self._kafka.partitions}
         return {p: ends[p] for p in partitions if p not in self._kafka.down}
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
-        kafka, shard = self._kafka, self._shard
-        self.aside = Aside(held=progress.held)
+    def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
         if self._epoch < 0:
             raise PublishDoubt("not started")
         self._require_epoch()
         deliveries = None if prepared is None else prepared.deliveries
-        fate = self._fate_of(deliveries)
-        kafka.history.attempted(deliveries, fate)
-        sent, held = list[Sent](), shard.lane.held
-        if deliveries is not None:
-            key = progress.epochs.newest.signing_key
-            deliveries, sent, held = self._addressed(deliveries, key)
-            progress = replace(progress, held=self.aside.held)
+        fate, before = self._fate_of(deliveries), self._shard.lane.held
+        self._kafka.history.attempted(deliveries, fate)
+        if deliveries is None:
+            return SimulatedAttempt(progress, fate=fate, waiting=before)
+        key = progress.epochs.newest.signing_key
+        addressed, aside, sent, waiting = self._addressed(deliveries, key)
+        return SimulatedAttempt(
+            replace(progress, held={p: Held(0, n) for p, n in _counted(waiting).items()}),
+            prepared,
+            aside=aside,
+            moved=len(waiting) < len(before),
+            fate=fate,
+            addressed=addressed,
+            sent=sent,
+            waiting=waiting,
+        )
+
+    def publish(self, attempt: PublishAttempt) -> int:
+        assert isinstance(attempt, SimulatedAttempt)
+        kafka, shard, fate, deliveries = self._kafka, self._shard, attempt.fate, attempt.addressed
         if fate == "die before":
             kafka.die()
-        shard.begin(deliveries, progress, self._down, sent, held)
+        shard.begin(deliveries, attempt.progress, self._down, attempt.sent, attempt.waiting)
         stamp_ms = kafka.clock.true_ms
         if fate == "die open":
             kafka.die()
@@ -317,8 +344,8 @@ class SimulatedPublisher:
 
     def _addressed(
         self, deliveries: Deliveries, key: bytes
-    ) -> tuple[Deliveries, list[Sent], list[Sent]]:
-        """The rows where they go, what goes to the timer topic, and what waits then.
+    ) -> tuple[Deliveries, Aside, list[Sent], list[Sent]]:
+        """The rows where they go, and which do not; what goes to the timer topic, what waits then.
 
         Args:
             deliveries: as they left the wheel.
@@ -334,10 +361,7 @@ class SimulatedPublisher:
             deliveries, aside = signed(routed.deliveries, key), routed.aside
             self._require_taken(routed)
         sent, held = self._shard.sorted_out(deliveries, self._down)
-        waits = {p: Held(0, count) for p, count in _counted(held).items()}
-        moved = len(held) < len(self._shard.lane.held)
-        self.aside = replace(aside, held=waits, moved=moved)
-        return deliveries, sent, held
+        return deliveries, aside, sent, held
 
     def _fate_of(self, deliveries: Deliveries | None) -> str:
         """Of a transaction; one that is too large is not committed. Answers are never divided."""

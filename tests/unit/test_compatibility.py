@@ -18,7 +18,6 @@ from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import P0, suite_parameters
 
 from duewheel.checkpoints.process_role import Role
-from duewheel.checkpoints.progress import Progress
 from duewheel.cli.main import cli
 from duewheel.config.settings import Settings
 from duewheel.runtime.checkpointer import DurableCheckpoints
@@ -29,7 +28,7 @@ from duewheel.schemas.request.parser import Contract, parse
 from duewheel.schemas.wire.record_codec import added_headers
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.testing import ManualClock
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.publisher_protocol import PublishAttempt
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 
@@ -48,10 +47,10 @@ class StampingPublisher(RecordingPublisher):
         super().__init__(clock)
         self.left_ms: dict[str, int] = {}
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
-        answer = super().publish(prepared, progress)
-        if prepared is not None:
-            for source in prepared.deliveries.source.to_pylist():
+    def publish(self, attempt: PublishAttempt) -> int | None:
+        answer = super().publish(attempt)
+        if attempt.prepared is not None:
+            for source in attempt.prepared.deliveries.source.to_pylist():
                 name = (source or b"").decode()
                 assert name not in self.left_ms, "not twice"
                 self.left_ms[name] = self.clock.now_ms()

@@ -31,7 +31,7 @@ from duewheel.schemas.batches import TopicPartition, is_retired
 from duewheel.schemas.partition_names import partition_name
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.doubt_resolution import CommitOutcome, Ledger
-from duewheel.wheel.publisher_protocol import Publisher
+from duewheel.wheel.publisher_protocol import Publisher, publish_progress
 from duewheel.wheel.recovery.first_offsets import OffsetsAt, first_marks
 from duewheel.wheel.recovery.kept_files import decide
 from duewheel.wheel.slots import WheelConfig
@@ -217,7 +217,11 @@ def commit(
         Fenced: another instance has committed a progress in between.
         KafkaUnavailable: no answer in time.
     """
-    ledger = Ledger(lambda _: publisher.start(), publisher.publish, committed)
+
+    def publish(_: None, progress: Progress) -> int | None:
+        return publish_progress(publisher, progress)
+
+    ledger = Ledger(lambda _: publisher.start(), publish, committed)
     for _ in range(_ATTEMPTS_MAX):
         result = ledger.commit(None, wanted)
         if result.outcome is CommitOutcome.COMMITTED:

@@ -45,7 +45,7 @@ from duewheel.wheel.dequeue.partitioner import narrow_cuts
 from duewheel.wheel.dequeue.statistics import Totals
 from duewheel.wheel.doubt_resolution import CommitOutcome, Ledger
 from duewheel.wheel.encoded import Writes
-from duewheel.wheel.publisher_protocol import Prepared, Publisher
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt, Publisher
 from duewheel.wheel.recovery.startup import Started
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -82,6 +82,7 @@ class Committer:
 
     Attributes:
         committed: the newest progress that is certainly in Kafka.
+        moved_copies: whether its transaction has moved held copies: there may be more.
         delivered_rows: the number of placed rows that have left, for the mirror; UNCOUNTED until
             the loop has all rows.
     """
@@ -99,11 +100,12 @@ class Committer:
         partitions_max: int,
     ) -> None:
         self.committed = started.committed
+        self.moved_copies = False
         self.delivered_rows = UNCOUNTED
         self._claimed = started.progress  # the fields of each progress beside its partitions
         self._directory = directory
         self._publisher = publisher
-        self._ledger = Ledger(self._restart, self._write, self.committed, self._with_held)
+        self._ledger = Ledger(self._restart, self._write, self.committed, self._as_written)
         self._clock = clock
         self._guard = guard
         self._totals = totals
@@ -117,7 +119,7 @@ class Committer:
             clock, random.Random(started.progress.shard), _CLAIM_MS, _CLAIM_MAX_MS
         )
         self._mirror_warning = Interval(clock, _MIRROR_LOG_MS)
-        self._written: Prepared | None = None  # the rows as they were last published
+        self._attempt = PublishAttempt(self.committed)  # the newest one
         self._committed_at_ms: int | None = None  # by boottime; None: the next commit is due
 
     @property
@@ -166,10 +168,12 @@ class Committer:
         begun_ms = self._clock.boottime_ms()
         self._publish(prepared, progress, rows)
         self._backoff.succeeded()
-        progress = self._with_held(progress)
+        attempt, progress = self._attempt, self._attempt.progress
+        self._attempt = PublishAttempt(progress)  # without the rows, which take memory
         self._claimed = replace(self._claimed, held=progress.held)
         self.committed, self._committed_at_ms = progress, self._clock.boottime_ms()
-        self._report(prepared, self._clock.boottime_ms() - begun_ms)
+        self.moved_copies = attempt.moved
+        self._report(attempt, self._clock.boottime_ms() - begun_ms)
         self.delivered_rows += rows
         self._mirror(progress)
 
@@ -201,11 +205,12 @@ class Committer:
 
     def _write(self, prepared: Prepared | None, progress: Progress) -> int | None:
         """Publishes the rows, encoded as they must be now."""
+        self._attempt = PublishAttempt(progress)  # unless `compose` returns, nothing is begun
         if prepared is not None:
             prepared = self._publisher.renew(prepared, progress)
             self._require_narrow(prepared)
-        self._written = prepared
-        return self._publisher.publish(prepared, progress)
+        self._attempt = self._publisher.compose(prepared, progress)
+        return self._publisher.publish(self._attempt)
 
     def _require_narrow(self, prepared: Prepared) -> None:
         """Refuses rows for too many partitions. Only encoding knows them: by key, by metadata."""
@@ -293,23 +298,22 @@ class Committer:
         log.info("trying again", next_try_ms=wait_ms)
         self._backoff.wait(wait_ms)
 
-    def _with_held(self, progress: Progress) -> Progress:
-        """Returns the progress as the publisher has written it, with the present held copies."""
-        held = self._publisher.aside.held
-        return progress if held == progress.held else replace(progress, held=held)
+    def _as_written(self, _: Progress) -> Progress:
+        """Returns the progress of the newest attempt, with the held copies after it."""
+        return self._attempt.progress
 
-    def _report(self, prepared: Prepared | None, took_ms: int) -> None:
+    def _report(self, attempt: PublishAttempt, took_ms: int) -> None:
         """Counts for metrics, and in `state` for `status`; calls the observer."""
-        deliveries, now_ms = None if prepared is None else prepared.deliveries, self._clock.now_ms()
-        now = self._totals.now.after_commit(deliveries, self._publisher.aside, now_ms, took_ms)
+        prepared, now_ms = attempt.prepared, self._clock.now_ms()
+        deliveries = None if prepared is None else prepared.deliveries
+        now = self._totals.now.after_commit(deliveries, attempt.aside, now_ms, took_ms)
         self._totals.now = now
         live = self._directory.state.live
         live.note_lateness(now.lateness.counts)
         live.note_deliveries(
             now.delivered, sum(now.dead_letters.values()), wait=self._publisher.letters_wait
         )
-        written, self._written = self._written, None
-        encoded = None if written is None else written.encoded
+        encoded = None if prepared is None else prepared.encoded
         if encoded is not None and encoded.on_commit is not None:
             encoded.on_commit(now_ms)
 

@@ -183,7 +183,7 @@ class Loop:
             case Phase.CLOSING:
                 self._collect()
                 waits = self._close_slots()
-                if waits and not self._had_work and not self._publisher.aside.moved:
+                if waits and not self._had_work and not self._commits.moved_copies:
                     return False  # as the turn before; a progress would be made for nothing
             case Phase.DELIVERING:
                 pass
@@ -387,7 +387,7 @@ class Loop:
         interval_ms = self._config.progress_interval_ms
         if self._guard.blocks_closing:
             interval_ms = min(interval_ms, _BLOCKED_COMMIT_MS)
-        if self._publisher.aside.moved:
+        if self._commits.moved_copies:
             interval_ms = 0
         if self._commits.is_stale(interval_ms):
             progress = make()

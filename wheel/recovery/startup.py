@@ -33,7 +33,7 @@ from duewheel.checkpoints.progress_mirror import UNCOUNTED, Mirror
 from duewheel.errors import RecoveryRefused
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher_protocol import Publisher
+from duewheel.wheel.publisher_protocol import Publisher, publish_progress
 from duewheel.wheel.recovery.kept_files import Decision, decide
 from duewheel.wheel.slots import closable_slot
 from duewheel.wheel.storage.cross_file_damage import survey_files
@@ -145,7 +145,7 @@ def _without_progress(
         return replace(copy, held={})
     if first is None:
         raise RecoveryRefused(NO_PROGRESS)
-    publisher.publish(None, first)
+    publish_progress(publisher, first)
     return first
 
 

@@ -54,7 +54,7 @@ from duewheel.osutil.signals import stop_signals
 from duewheel.schemas.partition_names import by_name
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.doubt_resolution import CommitOutcome, Ledger
-from duewheel.wheel.publisher_protocol import Publisher, Seen
+from duewheel.wheel.publisher_protocol import Publisher, Seen, publish_progress
 
 _ATTEMPTS = 20
 BACKOFF_MS = 50, 1_000  # between attempts; random, because two equal rhythms would fence for ever
@@ -253,7 +253,7 @@ class _Owner:
 
     def publish(self, _: None, wanted: Progress) -> int | None:
         """Writes the record, as the last publisher."""
-        return self._publishers[-1].publish(None, wanted)
+        return publish_progress(self._publishers[-1], wanted)
 
 
 class _Kafka:

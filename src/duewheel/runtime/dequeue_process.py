@@ -43,6 +43,7 @@ from duewheel.threads import beside
 from duewheel.wheel.dequeue.lifecycle import Dequeue
 from duewheel.wheel.dequeue.prefetch import ReadAheadThread
 from duewheel.wheel.dequeue.standby import Follower, Verdict
+from duewheel.wheel.publisher_protocol import publish_progress
 from duewheel.wheel.recovery.startup import first_progress
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -359,7 +360,8 @@ def init_progress(settings: Settings) -> bool:
                 return False
             with _admin(settings, clock) as admin:
                 starts, _ = first_starts(settings, admin)
-            publisher.publish(None, _first_progress(settings, directory, starts, clock, publisher))
+            first = _first_progress(settings, directory, starts, clock, publisher)
+            publish_progress(publisher, first)
             return True
         finally:
             publisher.close()

@@ -12,8 +12,7 @@ from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.testing.clock import ManualClock
 from duewheel.testing.memory_cluster import PARTITIONS, MemoryCluster
 from duewheel.wheel.dequeue.encoder import encode
-from duewheel.wheel.encoded import Aside
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 from duewheel.wheel.target_rules import Target
 
 _BATCH_BYTES = 1 << 20  # the default of Kafka's topics
@@ -25,7 +24,7 @@ class MemoryPublisher:
     """
 
     def __init__(self, cluster: MemoryCluster, clock: ManualClock, settings: Settings) -> None:
-        self.aside, self.letters_wait = Aside(), False
+        self.letters_wait = False
         self._cluster, self._clock = cluster, clock
         self._progress: Progress | None = None
         self._dead_letter_topic = settings.dead_letter_topic
@@ -53,24 +52,27 @@ class MemoryPublisher:
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {partition: self._cluster.end(partition) for partition in partitions}
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int:
-        if prepared is not None and len(prepared.deliveries):
-            encoded = encode(
-                prepared.deliveries,
-                self._targets,
-                frozenset(),
-                self._dead_letter_topic,
-                self._chance,
-                self._clock.now_ms(),
-                progress.epochs.newest.signing_key,
-                self._receipts,
-            )
-            for part in encoded.parts:
-                place = (part.topic, part.partition)
-                self._cluster.write(place, part.batch, self._clock.true_ms)
-            self.aside = encoded.aside
+    def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
+        if prepared is None or not len(prepared.deliveries):
+            return PublishAttempt(progress, prepared)
+        encoded = encode(
+            prepared.deliveries,
+            self._targets,
+            frozenset(),
+            self._dead_letter_topic,
+            self._chance,
+            self._clock.now_ms(),
+            progress.epochs.newest.signing_key,
+            self._receipts,
+        )
+        return PublishAttempt(progress, prepared, encoded.parts, aside=encoded.aside)
+
+    def publish(self, attempt: PublishAttempt) -> int:
+        for part in attempt.parts:
+            place = (part.topic, part.partition)
+            self._cluster.write(place, part.batch, self._clock.true_ms)
         # Encoded and decoded: a read must return the written value.
-        self._progress = Progress.decode(progress.encode())
+        self._progress = Progress.decode(attempt.progress.encode())
         return self._clock.true_ms
 
     def _targets(self, topics: Sequence[str]) -> Mapping[str, Target]:

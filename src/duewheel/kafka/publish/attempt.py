@@ -6,7 +6,7 @@ Nothing is written here: an error has no consequence but a new start of the publ
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 from kafka import KafkaAdminClient
@@ -27,25 +27,7 @@ from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.wheel.encoded import Aside, Part
-from duewheel.wheel.publisher_protocol import Prepared
-
-
-@dataclass(frozen=True, slots=True)
-class PublishAttempt:
-    """The content of one transaction."""
-
-    progress: Progress  # with the held copies after the commit
-    parts: Sequence[Part] = ()
-    records: Sequence[Batch] = ()  # go to the state topic, before the progress
-    aside: Aside = field(default_factory=Aside)  # the rows that do not go where they were addressed
-    due_ms: int = 0  # the latest due time of the timers that are delivered
-
-    def batches(self, session: FencedSession) -> Iterator[tuple[TopicPartition, Batch]]:
-        """The batches in order; the progress is last."""
-        for part in self.parts:
-            yield (part.topic, part.partition), part.batch
-        for record in (*self.records, session.record_of(self.progress)):
-            yield session.progress.partition, record
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 
 
 class AttemptMaker:
@@ -68,8 +50,9 @@ class AttemptMaker:
         self, admin: KafkaAdminClient, prepared: Prepared | None, progress: Progress
     ) -> PublishAttempt:
         """The content of the next transaction; None is the progress alone: no held copy moves."""
+        held_before = progress.held.keys()
         if prepared is None:
-            return PublishAttempt(progress, aside=Aside(held=progress.held))
+            return PublishAttempt(progress, held_before=held_before)
         deliveries, encoded = prepared.deliveries, prepared.encoded
         parts, aside = (encoded.parts, encoded.aside) if encoded else ([], Aside())
         places = {(part.topic, part.partition) for part in parts}
@@ -87,10 +70,13 @@ class AttemptMaker:
         is_unchanged = batches.held == progress.held
         return PublishAttempt(
             progress if is_unchanged else replace(progress, held=batches.held),
+            prepared,
             parts,
             [*moves.deletions, *batches.records],
-            replace(aside, held=batches.held, moved=moves.held != progress.held),
-            latest_due_ms(deliveries),
+            aside,
+            moved=moves.held != progress.held,
+            held_before=held_before,
+            due_ms=latest_due_ms(deliveries),
         )
 
     def _state_end(self) -> int:
@@ -118,6 +104,16 @@ class AttemptMaker:
         free = progress.held.keys() - closed
         bounds = Bounds.beside(parts, self._moves_max)
         return moved(self._reader, self._state_partition, progress, free, bounds), closed
+
+
+def batches_of(
+    attempt: PublishAttempt, session: FencedSession
+) -> Iterator[tuple[TopicPartition, Batch]]:
+    """The batches in order; the progress is last."""
+    for part in attempt.parts:
+        yield (part.topic, part.partition), part.batch
+    for record in (*attempt.records, session.record_of(attempt.progress)):
+        yield session.progress.partition, record
 
 
 def latest_due_ms(deliveries: Deliveries) -> int:

@@ -1,30 +1,30 @@
 """Publishes deliveries and progress in Kafka transactions: exactly once, or `PublishDoubt`.
 
-A chunk of deliveries takes three steps, and goes one way:
+A chunk of deliveries takes four steps, and goes one way:
 
     prepare    encode the rows by cached metadata: it decides the target of each row, and the
                batches (wheel/dequeue/encoder.py); any thread, no request
     renew      fetch expired metadata; encode again if that was not done, or the metadata changed
+    compose    the attempt (attempt.py), with held copies (held_queue.py): read from the state topic
+               those whose timer partition is open again; turn new copies for closed timer
+               partitions into records of the state topic
     publish    one transaction of ready batches
 
 `publish`:
 
-    1. the attempt (attempt.py), with held copies (held_queue.py): read from the state topic those
-       whose timer partition is open again; turn new copies for closed timer partitions into records
-       of the state topic
-    2. begin; queue moved copies, messages, records of the state topic and, last, the progress
-    3. check the result of every batch: kafka-python commits even after it has lost one
-    4. commit; its acknowledgement makes messages and progress visible together
+    1. begin; queue moved copies, messages, records of the state topic and, last, the progress
+    2. check the result of every batch: kafka-python commits even after it has lost one
+    3. commit; its acknowledgement makes messages and progress visible together
 
-A failure in `renew` or 1 writes nothing. A failure from 2 on leaves a doubt: the transaction may be
+A failure before `publish` writes nothing. One in `publish` leaves a doubt: the transaction may be
 committed. Either drops the producer and all metadata, and raises `PublishDoubt`; `start` opens
 another producer, whose `init_transactions` ends the doubtful transaction, and reads the committed
 progress. Of a target that was deleted after its lookup Kafka takes neither partition nor batch:
 the wait for results (producer_internals.py) ends once metadata does not have it, and the next
 attempt has other fates for its rows.
 
-Every call has a deadline: one for the whole of `start`; one for `renew`, and one for 1, which grow
-with the number of topics; one for 2 to 4. A transaction that exceeds it raises
+Every call has a deadline: one for the whole of `start`; one for `renew`, and one for `compose`,
+which grow with the number of topics; one for `publish`. A transaction that exceeds it raises
 `TransactionTooSlow`, and the next one is smaller: a chunk too large for its deadline would fail for
 ever. A longer deadline is no remedy: until a transaction ends, read_committed consumers of its
 partitions wait.
@@ -36,7 +36,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -53,7 +54,7 @@ from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import DeadlineExceeded
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.log.compression import Compression, compressed
-from duewheel.kafka.publish.attempt import AttemptMaker, PublishAttempt
+from duewheel.kafka.publish.attempt import AttemptMaker, batches_of
 from duewheel.kafka.publish.failed_batches import Cause, consequences_of
 from duewheel.kafka.publish.fenced_session import FencedSession, ShardNames
 from duewheel.kafka.publish.held_queue import log_held
@@ -67,8 +68,8 @@ from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.dequeue.encoder import Encoder, Observer
 from duewheel.wheel.dequeue.receipt_rows import NO_RECEIPTS, Receipts
-from duewheel.wheel.encoded import Aside, Part
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.encoded import Part
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 from duewheel.wheel.target_rules import Target
 
 _EXPECTED = (KafkaError, DeadlineExceeded, DuewheelError, internals.NoAnswer)
@@ -100,7 +101,8 @@ class KafkaPublisher:
         publisher = KafkaPublisher({"bootstrap_servers": "kafka:9092"}, ...)
         progress = publisher.start()
         prepared = publisher.prepare(deliveries)
-        publisher.publish(publisher.renew(prepared, next_progress), next_progress)
+        prepared = publisher.renew(prepared, next_progress)
+        publisher.publish(publisher.compose(prepared, next_progress))
     """
 
     def __init__(
@@ -153,11 +155,6 @@ class KafkaPublisher:
         )
         self._record_clock = RecordClock(clock)
         self._attempts = AttemptMaker(self._session, self._catalog)
-        self._aside = Aside()
-
-    @property
-    def aside(self) -> Aside:
-        return self._aside
 
     @property
     def letters_wait(self) -> bool:
@@ -188,7 +185,6 @@ class KafkaPublisher:
         return self._encoder.prepare(deliveries, self._record_clock.waits_from_ms())
 
     def renew(self, prepared: Prepared, progress: Progress) -> Prepared:
-        self._aside = Aside(held=progress.held)
         admin, deliveries = self._session.require_started(), prepared.deliveries
         if not len(deliveries):
             return prepared
@@ -199,39 +195,46 @@ class KafkaPublisher:
         def lookup(topics: Sequence[str]) -> Mapping[str, Target]:
             return self._catalog.resolve(admin, topics, deadline, needed)
 
-        try:
+        with self._doubting(prepared):
             self._session.require_blocked()
             return self._encoder.renew(prepared, lookup, self._record_clock.waits_from_ms())
-        except Exception as error:  # noqa: BLE001 - kafka-python raises any
-            raise self._after_failure(error) from None
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
-        self._aside = Aside(held=progress.held)
+    def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
         admin = self._session.require_started()
         progress.require_publishable()
-        given = prepared or _NO_ROWS
-        assert given.encoded or not len(given.deliveries), "`renew` comes before"
-        began_ms = self._record_clock.boottime_ms()
-        try:
-            attempt = self._attempts.make(admin, prepared, progress)
-            self._aside = attempt.aside
-            stamp_ms = self._transact(attempt, given)
+        rows = prepared or _NO_ROWS
+        assert rows.encoded or not len(rows.deliveries), "`renew` comes before"
+        with self._doubting(rows):
+            return self._attempts.make(admin, prepared, progress)
+
+    def publish(self, attempt: PublishAttempt) -> int | None:
+        self._session.require_started()
+        rows = attempt.prepared or _NO_ROWS
+        with self._doubting(rows):
+            stamp_ms = self._transact(attempt, rows)
             self._unavailable.note_success({(p.topic, p.partition) for p in attempt.parts})
-            self._refusals.note_success(given.deliveries)
+            self._refusals.note_success(rows.deliveries)
             self._resting.note_commit()
-            log_held(progress.held.keys(), attempt.aside.held.keys())
+            log_held(attempt.held_before, attempt.progress.held.keys())
             self._attempts.note_success()
             return stamp_ms
+
+    @contextmanager
+    def _doubting(self, prepared: Prepared) -> Iterator[None]:
+        """Around a step with these rows: an error drops the clients, and leaves a doubt."""
+        began_ms = self._record_clock.boottime_ms()
+        try:
+            yield
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
             if isinstance(error, internals.NotInKafka):
-                absent = [part for part in given.parts if part.topic in error.topics]
+                absent = [part for part in prepared.parts if part.topic in error.topics]
                 cause = Cause(absent, str(error), WhenToRest.AFTER_ANOTHER)
-                self._note_causes(given, [cause], began_ms)
+                self._note_causes(prepared, [cause], began_ms)
             raise self._after_failure(error) from None
 
     def _transact(self, attempt: PublishAttempt, prepared: Prepared) -> int | None:
-        """Steps 2 to 4 of the module's head; returns the brokers' clock, if it is in the reply."""
-        batches = attempt.batches(self._session)
+        """Steps 1 to 3 of the module's head; returns the brokers' clock, if it is in the reply."""
+        batches = batches_of(attempt, self._session)
         began_ms = self._record_clock.boottime_ms()
         now_ms = self._record_clock.now_ms(attempt.due_ms)
         note = partial(self._note_failed, attempt.parts, prepared, began_ms)

@@ -43,8 +43,8 @@ from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.record_rows import rows_of
 from duewheel.schemas.wire.single_record import Header, encode
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.encoded import Aside, Part
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.encoded import Part
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.target_rules import Target
 
@@ -276,8 +276,10 @@ def test_a_shard_with_copies_that_wait_is_given_back_but_not_dealt() -> None:
 class HoldingPublisher(RecordingPublisher):
     """As if a timer partition took no writes: what it holds is said in the progress."""
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
-        return super().publish(prepared, replace(progress, held=self.aside.held))
+    held: Mapping[TopicPartition, Held] = {}
+
+    def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
+        return super().compose(prepared, replace(progress, held=self.held))
 
 
 def test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start(
@@ -290,7 +292,8 @@ def test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start(
         publisher=partial(HoldingPublisher, fate=lambda: fates.pop() if fates else "commit"),
     )
     publisher = world.publisher
-    publisher.aside = Aside(held={P0: Held(4, 2)})
+    assert isinstance(publisher, HoldingPublisher)
+    publisher.held = {P0: Held(4, 2)}
     fates.append("doubt")  # of the first transaction whose progress names them
     for _ in range(3):
         world.clock.sleep(3)
@@ -306,12 +309,13 @@ def test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait(tmp_path: P
     """They will lie behind that end: a cancel above it could be decided without them."""
     world = LocalWorld(tmp_path, publisher=HoldingPublisher)
     publisher = world.publisher
-    publisher.aside = Aside(held={P0: Held(4, 2)})
+    assert isinstance(publisher, HoldingPublisher)
+    publisher.held = {P0: Held(4, 2)}
     CancelBounds.blind_of(0, [P0, P1]).write(tmp_path, HOST_FS)
     world.restart(Role.DEQUEUE)
     unasked = []
     for held in ({P0: Held(4, 2)}, {}, {}):
-        publisher.aside = Aside(held=held)
+        publisher.held = held
         world.clock.sleep(3)
         world.tick()
         bounds = CancelBounds.read(tmp_path)

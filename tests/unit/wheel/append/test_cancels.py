@@ -15,14 +15,14 @@ from tests.harness.timer_rows import P0, P1, TIMER_TOPIC, TimerRow, timer_batch
 
 from duewheel.checkpoints.cancel_bounds import CancelBounds
 from duewheel.checkpoints.process_role import Role
-from duewheel.checkpoints.progress import NOBODY, Progress
+from duewheel.checkpoints.progress import NOBODY
 from duewheel.errors import TransactionTooSlow
 from duewheel.schemas import header_names as names
 from duewheel.schemas.header_names import CHASE_FLAG_FOUND
 from duewheel.schemas.wire.record_codec import added_headers, framed_bytes
 from duewheel.wheel.dequeue import open_cancels
 from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX, REPEATED_MAX, repeated
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.publisher_protocol import PublishAttempt
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.full_check import check
 
@@ -183,10 +183,10 @@ def test_a_chase_leaves_behind_the_copies_of_a_transaction_that_was_too_slow(
     world.append(cancel(1), *(replace(timer(n, 10), timer_id=b"%d" % n) for n in (2, 3)))
     publish = world.publisher.publish
 
-    def slow(prepared: Prepared | None, progress: Progress) -> int | None:
-        if prepared is not None and len(prepared.deliveries) > 1:
+    def slow(attempt: PublishAttempt) -> int | None:
+        if attempt.prepared is not None and len(attempt.prepared.deliveries) > 1:
             raise TransactionTooSlow("ran out of time")
-        return publish(prepared, progress)
+        return publish(attempt)
 
     monkeypatch.setattr(world.publisher, "publish", slow)
     world.at_slot(12)

@@ -25,7 +25,7 @@ from duewheel.schemas.wire.record_batch import Batch
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.pipeline import CHUNKS_IN_MEMORY
 from duewheel.wheel.encoded import Aside, Encoded, Part, Writes
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 from duewheel.wheel.slots import hour_of
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 
@@ -46,10 +46,10 @@ class WatchedPublisher(RecordingPublisher):
         self.prepared.append([(source or b"").decode() for source in deliveries.source.to_pylist()])
         return super().prepare(deliveries)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
-        if prepared is not None:
+    def publish(self, attempt: PublishAttempt) -> int | None:
+        if attempt.prepared is not None:
             self.meanwhile()
-        return super().publish(prepared, progress)
+        return super().publish(attempt)
 
 
 class SlowPublisher(WatchedPublisher):
@@ -73,13 +73,13 @@ class SlowPublisher(WatchedPublisher):
         encoded = Encoded(parts, Writes(row, partition), Aside(), {}, frozenset(), b"", 0)
         return replace(super().renew(prepared, progress), encoded=encoded)
 
-    def publish(self, prepared: Prepared | None, progress: Progress) -> int | None:
-        rows = 0 if prepared is None else len(prepared.deliveries)
+    def publish(self, attempt: PublishAttempt) -> int | None:
+        rows = 0 if attempt.prepared is None else len(attempt.prepared.deliveries)
         self.tried += [rows] if rows else []
         in_time = rows <= self.rows_max
         self.clock.set(self.clock.now_ms() + min(15_000, 15_000 * rows // max(1, self.rows_max)))
         if in_time or self.committed_though:
-            stamp_ms = super().publish(prepared, progress)
+            stamp_ms = super().publish(attempt)
         if not in_time:
             raise TransactionTooSlow("ran out of time")
         return stamp_ms
@@ -286,9 +286,9 @@ def test_one_row_that_runs_out_of_time_is_tried_again(make_world: MakeWorld) -> 
 
     publish = world.publisher.publish
 
-    def watched(prepared: Prepared | None, progress: Progress) -> int | None:
+    def watched(attempt: PublishAttempt) -> int | None:
         look()
-        return publish(prepared, progress)
+        return publish(attempt)
 
     world.publisher.publish = watched  # type: ignore[method-assign]
     world.drain()
