@@ -277,9 +277,11 @@ class HoldingPublisher(RecordingPublisher):
     """As if a timer partition took no writes: what it holds is said in the progress."""
 
     held: Mapping[TopicPartition, Held] = {}
+    moved = False
 
     def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
-        return super().compose(prepared, replace(progress, held=self.held))
+        attempt = super().compose(prepared, replace(progress, held=self.held))
+        return replace(attempt, moved=self.moved)
 
 
 def test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start(
@@ -303,6 +305,21 @@ def test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start(
     assert (held, world.dequeue.statistics.doubts) == (2, 1)
     world.restart(Role.DEQUEUE)
     assert publisher.committed[-1][1].held == {P0: Held(4, 2)}
+
+
+def test_while_copies_are_moved_the_next_transaction_does_not_wait(tmp_path: Path) -> None:
+    """At one batch in two seconds a backlog would take hours."""
+    world = LocalWorld(tmp_path, publisher=HoldingPublisher)
+    publisher = world.publisher
+    assert isinstance(publisher, HoldingPublisher)
+    world.clock.sleep(3)
+    counts = []
+    for moved in (True, True, True, False, False):
+        publisher.moved = moved
+        world.tick()
+        counts.append(len(publisher.committed))
+    first = counts[0]
+    assert counts == [first, first + 1, first + 2, first + 3, first + 3]
 
 
 def test_kafka_is_not_asked_where_a_partition_ends_whose_copies_wait(tmp_path: Path) -> None:
