@@ -12,7 +12,6 @@ test_records.py           schemas/wire/record_rows kafka/log/records client/repl
                           checkpoints/import_position checkpoints/relay_position
                           checkpoints/reshard_records
                           checkpoints/held_copies checkpoints/pauses
-                          ops/schedule_move/former_schedules
 test_requests.py          schemas/request/parser schemas/dead_letters schemas/wire/copy_mac
 test_lines_and_bodies.py  ops/file_import/line_records ops/schedules/schedule_record serve/app
                           client/handle

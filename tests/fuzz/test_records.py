@@ -1,5 +1,5 @@
 """Records of other writers, read one by one: in columns and in plain Python they are the same; what
-is no reply, receipt, dead letter or record of a schedule is left out, or refused with a reason.
+is no reply, receipt or dead letter is left out, or refused with a reason.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from duewheel.checkpoints.relay_position import RelayPosition
 from duewheel.checkpoints.reshard_records import is_unfinished_notice, notice
 from duewheel.client.replies import answers_in
 from duewheel.client.retry_headers import Attempts, Failure, error_text, own_headers
-from duewheel.errors import ConfigError, RecoveryRefused
+from duewheel.errors import RecoveryRefused
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import Record, records_of
 from duewheel.kafka.progress.newest import NewestRecord
 from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.ops.receipts import matches
-from duewheel.ops.schedule_move.former_schedules import is_alive, read_schedules
 from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.header_names import (
     ANSWER,
@@ -227,47 +226,3 @@ def test_any_held_copies(damage: Change, data: st.DataObject) -> None:
     with suppress(RecoveryRefused):
         found, _ = held_copies.batch_of(damage(data, value))
         assert found.count > 0
-
-
-FORMER = {
-    "revision": "r1",
-    "timer_topic": "timers",
-    "target": "orders",
-    "missed": "one",
-    "cron": "0 9 * * *",
-    "zone": "UTC",
-    "interval_ms": None,
-    "start_ms": 0,
-    "paused": False,
-    "key": "aw==",
-    "value": None,
-    "headers": [["a", "Yg=="]],
-}
-FORMER_POSITION = {"revision": "r1", "done_ms": 5, "ahead": [[60_000, 0], [120_000, 1]]}
-
-
-@given(data=st.data(), of_position=st.booleans())
-def test_any_former_schedule(
-    damage: Change, alter: Change, data: st.DataObject, *, of_position: bool
-) -> None:
-    """Read, or kept with a reason; what is read has instants and headers, or is refused."""
-    values = {b"schedule/daily": FORMER, b"position/daily": FORMER_POSITION}
-    records = {key: NewestRecord(json.dumps(each).encode(), 7) for key, each in values.items()}
-    key = b"position/daily" if of_position else b"schedule/daily"
-    change = data.draw(st.sampled_from([damage, alter]))
-    records[key] = NewestRecord(change(data, records[key].value), 7)
-    for name, found in read_schedules(records).items():
-        assert name == "daily"
-        if not isinstance(found, str):
-            assert found.written_ms >= 0 and found.position(8)
-            with suppress(ConfigError):
-                _, next_ms = found.instants(0, 0)
-                assert next_ms > 0
-                found.seed(next_ms)
-                found.firing(next_ms)
-
-
-@given(data=st.data())
-def test_any_heartbeat_of_recur(damage: Change, data: st.DataObject) -> None:
-    value = damage(data, b'{"owner":"a"}')
-    assert is_alive({b"owner": NewestRecord(value, 7)}, 9, 5) == bool(value)

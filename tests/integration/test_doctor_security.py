@@ -6,7 +6,6 @@ listener tells its clients an address at which nobody listens.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import uuid
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka.admin import (
     ACL,
     ACLFilter,
@@ -39,8 +38,6 @@ from tests.harness.publishing import publish_rows
 from duewheel import factory
 from duewheel.cli.examination import exit_code, report
 from duewheel.cli.output import Printer
-from duewheel.clock import SystemClock
-from duewheel.config.keys_and_defaults import TimerTopic
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
 from duewheel.dev.listeners import HOST, addresses, free_ports, listener_properties
@@ -52,7 +49,6 @@ from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.schedule_move.move import move
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.schemas.batches import Deliveries
 from duewheel.wheel.dequeue.requeue import rolled_copies
@@ -61,18 +57,6 @@ from duewheel.wheel.publisher_protocol import publish_progress
 pytestmark = [pytest.mark.kafka, pytest.mark.crash_matrix]
 
 USER, PASSWORD = "duewheel", "hunter2"
-SCHEDULE: dict[str, Any] = {
-    "revision": "r",
-    "cron": None,
-    "zone": "UTC",
-    "interval_ms": 60_000,
-    "start_ms": 0,
-    "key": None,
-    "value": None,
-    "headers": [],
-    "missed": "skip",
-    "paused": False,
-}
 ROLES = ("dead-letter", "reply", "receipts", "state")
 OPERATIONS = {"".join(part.title() for part in op.name.split("_")): op.name for op in ACLOperation}
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
@@ -320,40 +304,6 @@ def test_without_any_of_the_rights_no_shard_delivers(
         wait_until(lambda: defect(settings) != "", f"refused without {pattern} {operation}")
         grant(operator, [(pattern, operation.name)])
         wait_until(lambda: defect(settings) == "", f"delivered with {pattern} {operation}")
-
-
-def test_the_move_of_schedules_has_rights_of_its_own(
-    secured: Secured, settings: Settings, operator: KafkaAdminClient
-) -> None:
-    """docs/upgrades.md: a principal that does nothing else; each right is missed."""
-    (timers,), app, topic = settings.timer.topics, settings.app.id, ResourceType.TOPIC
-    opened = {"topic": {timers: TimerTopic(recurring=True)}}
-    settings = settings.model_copy(update={"timer": settings.timer.model_copy(update=opened)})
-    former, servers = f"{app}.schedules", {"bootstrap_servers": secured.plain}
-    with KafkaAdmin(servers) as admin:
-        for name in (former, timers):
-            admin.create_topic(name, 1)
-
-    def refusal() -> str:
-        fields = {**SCHEDULE, "timer_topic": timers, "target": f"{app}.orders"}
-        sender.send(former, json.dumps(fields).encode(), b"schedule/daily").get(timeout=30)
-        try:
-            rows = list(move(settings, SystemClock(), former, dry_run=False))
-        except DuewheelError as error:
-            return str(error)
-        return "; ".join(row.error or "" for row in rows)
-
-    rights = {(former, "READ"), (former, "WRITE"), (timers, "WRITE")}
-    own = [(ResourcePattern(topic, name), right) for name, right in sorted(rights)]
-    own.append((ResourcePattern(ResourceType.TRANSACTIONAL_ID, f"{app}.recur"), "WRITE"))
-    grant(operator, own)
-    with closing(KafkaProducer(**servers)) as sender:
-        wait_until(lambda: refusal() == "", refusal)
-        for pattern, right in own:
-            revoke(operator, pattern, ACLOperation[right])
-            wait_until(lambda: refusal() != "", f"without {pattern} {right}")
-            grant(operator, [(pattern, right)])
-            wait_until(lambda: refusal() == "", refusal)
 
 
 def test_a_wrong_password_is_no_absence(

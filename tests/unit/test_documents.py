@@ -92,9 +92,8 @@ def settings_in(page: Path) -> Iterator[tuple[str, str]]:
         yield from re.findall(r"(?<![\w./-])([a-z]+)\.([a-z_]+)(?![\w(/])", span)
 
 
-# What status says under names of sections, files that begin so, and a setting that is removed.
+# What status says under names of sections, and files that begin so.
 NO_SETTINGS = {
-    ("timer", "schedules_topic"),
     *(("dequeue", key) for key in ("behind_ms", "lock", "py")),
     *(("ingest", key) for key in ("lag", "lock", "py")),
 }

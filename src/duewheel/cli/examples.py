@@ -76,7 +76,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "schedule pause": ("duewheel schedule pause report --note 'until the audit'",),
     "schedule resume": ("duewheel schedule resume report",),
     "schedule stop": ("duewheel schedule stop report",),
-    "schedule move": ("duewheel schedule move --from orders.schedules --dry-run",),
     "schedule apply": (
         "duewheel schedule apply -f schedules.toml --dry-run",
         "duewheel schedule apply -f schedules.toml --prune",

@@ -206,28 +206,6 @@ def _difference(row: ScheduleDifference) -> str:
     return "  ".join(parts)
 
 
-@schedule.command("move")
-@click.option("--from", "topic", required=True, help="the former `timer.schedules_topic`")
-@with_dry_run
-@with_result(needs_kafka=True)
-def move(settings: Settings, topic: str, *, dry_run: bool, output: Printer) -> int:
-    """Move schedules of `recur`, a process of earlier checkouts, to recurring timers.
-
-    Each is moved once, however often the command runs.
-
-    Exit code 1: some stay, for the reason that their line has.
-    """
-    from duewheel.ops.schedule_move.move import move
-
-    stay = False
-    for row in move(settings, SystemClock(), topic, dry_run=dry_run):
-        output.row(row)
-        stay |= row.state == "stays"
-    if dry_run:
-        say("nothing is written: it is a dry run")
-    return int(stay)
-
-
 def _patiently(change: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
     from duewheel.ops.schedules.listing import CHANGE_PAUSES_S, patiently
 

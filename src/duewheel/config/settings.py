@@ -70,12 +70,6 @@ from duewheel.errors import ConfigError, NoDataDirectory
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.wheel.slots import WheelConfig
 
-_OF_RECUR = (
-    "was a setting of `duewheel recur`, which is no more: delete it. `duewheel schedule move "
-    "--from TOPIC` makes recurring timers of the schedules in its topic (docs/upgrades.md)"
-)
-_REMOVED = {"timer.schedules_topic": _OF_RECUR, "metrics.recur_port": _OF_RECUR}
-
 
 class Settings(BaseModel):
     """All settings, frozen. Made by `load`."""
@@ -323,8 +317,6 @@ def _sentence(detail: ErrorDetails) -> str:
     """A pydantic error as a sentence, without the value, which may be a secret."""
     if detail["type"] == "extra_forbidden":
         *parents, name = (str(part) for part in detail["loc"])
-        if removed := _REMOVED.get(".".join([*parents, name])):
-            return removed
         known = _fields_at(parents)
         return f"there is no such key{nearest(name, known)}"
     if detail["type"] == "missing":

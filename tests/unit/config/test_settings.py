@@ -181,8 +181,6 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
             MINIMAL + "[kafka.client]\nrequest_timeout = 1",
             'clients; did you mean "request_timeout_ms"?',
         ),
-        (MINIMAL + 'schedules_topic = "a"', "duewheel schedule move --from TOPIC`"),
-        (MINIMAL + "[metrics]\nrecur_port = 1", "metrics.recur_port: was a setting of"),
         (MINIMAL + "[kafka.producer]\nlinger_ms = 5", "kafka.producer: there is no such key"),
         (MINIMAL + '[spark]\n"spark.remote" = "local"', "Spark Connect runs the sink in another"),
         (MINIMAL + '[spark]\n"spark.master" = "spark://x:7077"', "set ingest.spark_master"),

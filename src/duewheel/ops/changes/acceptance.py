@@ -36,13 +36,9 @@ def require_accepted(
         names = ", ".join(opened.get(timer_topic, opened.get("*", ()))) or "no target"
         text += f"; {timer_topic} is open for {names}"
     if rejection.code == _NOT_RECURRING:
-        text += f"; {to_open_for_recurring(timer_topic)}"
+        table = f'[timer.topic."{timer_topic}"]'
+        text += f"; set recurring = true in {table}, then run `duewheel reconfigure`"
     raise ConfigError(text)
-
-
-def to_open_for_recurring(timer_topic: str) -> str:
-    """Returns the remedy, for a timer topic that takes no recurring timers."""
-    return f'set recurring = true in [timer.topic."{timer_topic}"], then run `duewheel reconfigure`'
 
 
 def require_contract(settings: Settings) -> None:

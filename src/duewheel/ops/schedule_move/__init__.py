@@ -1,1 +1,0 @@
-"""The move of schedules from a former `duewheel recur` to recurring timers."""
