@@ -34,9 +34,10 @@ from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.topic_reader import TopicReader
 from duewheel.ops.file_import.exactly_once import Choice, import_lines
 from duewheel.ops.recovery.decisions import RecordState, decide
-from duewheel.ops.recovery.evidence import NOTHING, EvidenceReader, records_in
+from duewheel.ops.recovery.evidence import NOTHING, Evidence, EvidenceReader, records_in
 from duewheel.ops.recovery.mirrored_lines import Lines, Waiting
 from duewheel.ops.recovery.mirrored_rows import MirroredRows, rows_of
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import NEVER, TopicPartition
 
 _STAMPED = "message.timestamp.type"
@@ -172,30 +173,53 @@ def _find(
             newest_ms = int(rows.timestamp_ms.max())
             found.newest_ms = max(newest_ms, found.newest_ms or newest_ms)
         rows = rows.without_repeats()
-        states, unclear = decide(rows, left.get(number, NOTHING))
-        found.unclear += unclear
-        found.states.update({state: int((states == state).sum()) for state in RecordState})
         begins_ms = NEVER if place[0] in without else evidence.begins_ms
-        waiting = states == RecordState.WAITING
-        found.windows += int((waiting & rows.unclear).sum())
-        # None has left before its record was written, however early it was due.
-        undecided = waiting & (np.maximum(rows.due_ms, rows.timestamp_ms) < begins_ms)
         before_ms = delivered_before_ms.get(place[0])
-        if before_ms is not None:
-            assumed = undecided & (rows.due_ms < before_ms)
-            found.assumed += int(assumed.sum())
-            states[assumed] = RecordState.LEFT
-        elif undecided.any():
-            latest_ms = int(rows.due_ms[undecided].max())
-            found.undecided_ms[place[0]] = max(latest_ms, found.undecided_ms.get(place[0], 0))
-        at = np.flatnonzero(states == RecordState.WAITING)
+        at = _decide_partition(
+            found, place[0], rows, left.get(number, NOTHING), begins_ms, before_ms
+        )
         columns = rows.offset[at], rows.due_ms[at]
         found.waiting.append(Waiting(mirror, place[0], count, bounds[mirror], *columns))
-    if found.undecided_ms:
-        latest = ", ".join(f"{t}={utc_text(ms)}" for t, ms in sorted(found.undecided_ms.items()))
+    _require_decided(found.undecided_ms)
+    return found
+
+
+def _decide_partition(
+    tally: _MirrorTally,
+    topic: str,
+    rows: MirroredRows,
+    evidence: Evidence,
+    begins_ms: int,
+    before_ms: int | None,
+) -> Int64:
+    """Counts the rows by their end; returns those that wait.
+
+    Args:
+        begins_ms: a timer that was due before may have no receipt.
+        before_ms: such a timer counts as delivered if it was due before; None: nothing decides it.
+    """
+    states, unclear = decide(rows, evidence)
+    tally.unclear += unclear
+    tally.states.update({state: int((states == state).sum()) for state in RecordState})
+    waiting = states == RecordState.WAITING
+    tally.windows += int((waiting & rows.unclear).sum())
+    # None has left before its record was written, however early it was due.
+    undecided = waiting & (np.maximum(rows.due_ms, rows.timestamp_ms) < begins_ms)
+    if before_ms is not None:
+        assumed = undecided & (rows.due_ms < before_ms)
+        tally.assumed += int(assumed.sum())
+        waiting &= ~assumed
+    elif undecided.any():
+        latest_ms = int(rows.due_ms[undecided].max())
+        tally.undecided_ms[topic] = max(latest_ms, tally.undecided_ms.get(topic, 0))
+    return np.flatnonzero(waiting)
+
+
+def _require_decided(undecided_ms: Mapping[str, int]) -> None:
+    if undecided_ms:
+        latest = ", ".join(f"{topic}={utc_text(ms)}" for topic, ms in sorted(undecided_ms.items()))
         raise ConfigError(
             "no receipt decides some timers, because their topic has none, or retention has "
             "deleted those of their time: say with --delivered-before, for each topic, until when "
             f"such timers count as delivered. The latest are due at {latest}"
         )
-    return found
