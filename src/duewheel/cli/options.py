@@ -12,19 +12,15 @@ from typing import Any
 import click
 
 from duewheel.cli.output import Printer
+from duewheel.cli.set_option import Tables, put
 from duewheel.clock import SystemClock
 from duewheel.config.durations import parse_duration_ms
 from duewheel.config.settings import Settings, load
-from duewheel.errors import NO_ROOM, ConfigError, DiskFull
+from duewheel.errors import NO_ROOM, DiskFull
 from duewheel.extras import of_command, require
 from duewheel.osutil import logs
 
 Command = Callable[..., Any]
-Tables = dict[str, Any]  # of settings, as deep as they are: config parses the values
-
-# Of --set. A topic's name has dots, and may be quoted.
-_TABLES = {"kafka.client", "timer.topic", "timer.mapping", "dequeue.compression_by_topic"}
-_TABLES_BY_TOPIC = "timer.topic.", "target."
 
 
 def one_of(*words: str) -> click.Choice[str]:
@@ -116,7 +112,13 @@ def with_settings(
             pairs: tuple[str, ...],
             **others: Any,
         ) -> Any:
-            settings = load(config, _overrides(bootstrap_servers, data_dir, pairs))
+            flags: Tables = {
+                "kafka": {"bootstrap_servers": bootstrap_servers},
+                "storage": {"data_dir": data_dir},
+            }
+            for pair in pairs:
+                put(flags, pair)
+            settings = load(config, flags)
             if (extra := of_command(_command())) != "dequeue":
                 require(extra)
             _configure_logs(settings, role)
@@ -163,26 +165,3 @@ def _explaining_no_room(data_dir: Path) -> Iterator[None]:
             f"{error}: {found.free >> 20} of {found.total >> 20} MiB are free at {data_dir}"
             ": make room there; storage.min_free reserves some"
         ) from error
-
-
-def _overrides(
-    bootstrap_servers: str | None, data_dir: str | None, pairs: tuple[str, ...]
-) -> Tables:
-    overrides: Tables = {
-        "kafka": {"bootstrap_servers": bootstrap_servers},
-        "storage": {"data_dir": data_dir},
-    }
-    for pair in pairs:
-        path, given, value = pair.partition("=")
-        section, dotted, key = path.partition(".")
-        if not given or not dotted:
-            raise ConfigError(f"--set {pair}: write it as section.key=value")
-        table = overrides.setdefault(section, {})
-        parent, nested, name = key.partition(".")
-        if nested and f"{section}.{parent}" in _TABLES:
-            table, key = table.setdefault(parent, {}), name
-        if path.startswith(_TABLES_BY_TOPIC) and "." in key:
-            topic, _, key = key.rpartition(".")
-            table = table.setdefault(topic.strip('"'), {})
-        table[key.strip('"')] = value
-    return overrides

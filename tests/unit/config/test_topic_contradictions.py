@@ -157,27 +157,6 @@ def test_from_the_environment_and_from_flags(
     assert timer["topic"]["mails"]["past_due"] == "dead-letter"
 
 
-def test_flags_set_the_keys_of_every_table_of_topics(tmp_path: Path) -> None:
-    """Beside those of [timer.topic]; a name has dots, and may be quoted."""
-    path = tmp_path / "duewheel.toml"
-    path.write_text(LISTED + 'targets = ["*"]\n[target.mails.eu]\nrate = "1/s"\n')
-    flags = [
-        *("--set", "target.mails.eu.rate=5/s"),
-        *("--set", 'target."bills".rate=20/m'),
-        *("--set", "timer.mapping.orders.delayed=orders"),
-        *("--set", "dequeue.compression_by_topic.mails.eu=zstd"),
-    ]
-    words = ["config", "check", "--config", str(path), "--output", "json", *flags]
-    shown = CliRunner().invoke(cli, words)
-    assert shown.exit_code == 0, shown.exception
-    found = json.loads(shown.stdout)
-    assert found["target"] == {"mails.eu": {"rate": "5/s"}, "bills": {"rate": "20/m"}}
-    assert found["timer"]["mapping"] == {"orders.delayed": "orders"}
-    assert found["dequeue"]["compression_by_topic"] == {"mails.eu": "zstd"}
-    with pytest.raises(ConfigError, match=r"target\.mails: must be a table \(flags\)"):
-        cli([*words, "--set", "target.mails=5/s"], standalone_mode=False)
-
-
 def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
     settings = loaded(tmp_path, PATTERN + f'[timer.topic."orders.delayed"]{ALL_KEYS}')
     assert Settings(**settings.redacted()).redacted() == settings.redacted()
