@@ -16,6 +16,7 @@ from duewheel.cli import (
     developing,
     file_import,
     processes,
+    recovery,
     schedules,
     shard,
     timers,
@@ -57,5 +58,5 @@ cli.add_commands(
     *(schedules.schedule, processes.relay),
 )
 cli.add_commands("Change a shard", reconfigure, shard.reshard)
-cli.add_commands("Recover", shard.recover, shard.promote, dlq)
+cli.add_commands("Recover", recovery.recover, shard.promote, dlq)
 cli.add_commands("Try it", developing.demo, developing.prove, developing.dev_broker, topics.topic)

@@ -1,5 +1,5 @@
 """Commands for a shard as a whole: `status`, `health`, `pause`, `resume`, `promote`, `check`,
-`doctor`, `audit`, `recover` and `reshard`.
+`doctor`, `audit` and `reshard`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from duewheel.cli.options import (
 from duewheel.cli.output import Printer, say
 from duewheel.cli.request_options import request_of
 from duewheel.clock import SystemClock
-from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
@@ -200,48 +199,6 @@ def audit(
     result = run_audit(settings, Wanted(topics, since, until))
     output.show(result if output.is_json else result.summary)
     return 0 if result.ok else 1
-
-
-@click.command(cls=CommandWithExamples)
-@click.option("--dry-run", is_flag=True, help="required without --from-mirror")
-@click.option("--from-mirror", metavar="PREFIX", help="of the copied topics' names")
-@click.option(
-    "--delivered-before",
-    multiple=True,
-    metavar="TOPIC=INSTANT",
-    help="of a timer topic, until when timers that no receipt decides count as delivered",
-)
-@with_result(needs_kafka=True)
-def recover(
-    settings: Settings,
-    *,
-    dry_run: bool,
-    from_mirror: str | None,
-    delivered_before: tuple[str, ...],
-    output: Printer,
-) -> int:
-    """Report which files the next start would keep, and which messages it would read again.
-
-    Changes nothing. Works without a data directory, and beside running processes.
-
-    --from-mirror writes a lost cluster's timers without a receipt, exactly once, from the copies of
-    its topics. Exit code 1: some are left out as ingest would reject them, or are unclear.
-    """
-    from duewheel.ops.recovery import from_mirror as mirror
-    from duewheel.ops.recovery.preview import preview_start
-
-    if from_mirror is None:
-        if not dry_run or delivered_before:
-            raise ConfigError("every start recovers by itself: `recover` only has --dry-run")
-        output.show(preview_start(settings))
-        return 0
-    named = (given.partition("=") for given in delivered_before)
-    before_ms = {topic: epoch_ms(parse_instant(instant)) for topic, _, instant in named}
-    if unknown := sorted(topic for topic in before_ms if topic not in settings.timer_topics):
-        raise ConfigError(f"--delivered-before: {unknown[0]} is no timer topic")
-    result = mirror.recover(settings, SystemClock(), from_mirror, before_ms, dry_run=dry_run)
-    output.show(result)
-    return 1 if result.refused or result.unclear_cancels or result.unclear_windows else 0
 
 
 @click.command(cls=CommandWithExamples)
