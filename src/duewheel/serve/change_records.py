@@ -23,6 +23,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, cast
 import structlog
 from fastapi import Depends, Request, Response
 
+from duewheel.api.change_records import BegunChange, EndedChange
 from duewheel.api.model import RequestFields, Result
 from duewheel.api.requests import MessageFields
 from duewheel.client.handle import RecallHandle
@@ -30,7 +31,7 @@ from duewheel.errors import ConfigError, DuewheelError
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
 from duewheel.ops.changes.written import WrittenChange
 from duewheel.ops.topics.closed_targets import is_open
-from duewheel.serve.access import Calling
+from duewheel.serve.access import Caller, Calling
 from duewheel.serve.problems import RETRY_AFTER_S, Refused, refused_by
 from duewheel.serve.service import Lane, Service, Shared
 from duewheel.serve.waits import all_of
@@ -46,12 +47,12 @@ _SAMPLE = {"sample"}  # of a cancel by filter: keys of some of the timers
 
 @dataclass(frozen=True)
 class Change:
-    """A request that changes something; `who` is in its records."""
+    """A request that changes something; `caller` is in its records."""
 
     service: Service
     request: Request
     response: Response
-    who: Mapping[str, str]
+    caller: Caller
 
     async def replied(self, written: WrittenChange[T], wait_s: float) -> T:
         """Waits for the replies, and returns the result."""
@@ -65,7 +66,7 @@ class Change:
         if not in_effect:
             self.response.status_code = HTTPStatus.ACCEPTED
 
-    async def begin(self, named: Mapping[str, object]) -> dict[str, Any]:
+    async def begin(self, named: Mapping[str, object]) -> BegunChange:
         """Writes the record of a change that begins now, and returns it.
 
         Args:
@@ -74,27 +75,48 @@ class Change:
         Raises:
             Refused: the record may not be written.
         """
-        now_ms, shard = self.service.clock.now_ms(), self.service.settings.shard.index
-        record = {"change": uuid.uuid4().hex, "state": "begun", "begun_ms": now_ms, "shard": shard}
-        record |= {**self.who, "arguments": await self._arguments(named)}
+        client = self.request.client
+        begun = BegunChange(
+            change=uuid.uuid4().hex,
+            begun_ms=self.service.clock.now_ms(),
+            shard=self.service.settings.shard.index,
+            operation=self.request.scope["route"].operation_id,
+            client=client.host if client else "unknown",
+            by=self.caller.name or None,
+            user=self.caller.user,
+            arguments=await self._arguments(named),
+        )
         try:
             await self._require_closed()
-            await self._write(record, self.service.record)
+            await self._write(begun, self.service.record)
         except DuewheelError as error:
-            log.warning("a change is refused without a record", **self.who, reason=str(error))
+            log.warning("a change is refused without a record", **begun.who, reason=str(error))
             retry = {"Retry-After": RETRY_AFTER_S}
             detail = f"nothing was changed, as the topic of changes has no record of it: {error}"
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_recorded", detail, retry) from error
-        return record
+        return begun
 
-    async def end(self, begun: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
+    async def end(
+        self,
+        begun: BegunChange,
+        status: int,
+        code: str | None = None,
+        result: dict[str, Any] | None = None,
+        **counts: int,
+    ) -> None:
         """Writes the record of its outcome, which the answer to the request has in any case."""
-        ended_ms = self.service.clock.now_ms()
+        ended = EndedChange(
+            **dict(begun) | {"state": "ended"},
+            ended_ms=self.service.clock.now_ms(),
+            status=status,
+            code=code,
+            result=result,
+            **counts,
+        )
         try:
-            ended = {**begun, "state": "ended", "ended_ms": ended_ms, **outcome}
             await self._write(ended, self.service.record_end)
         except (DuewheelError, Refused) as error:
-            log.warning("a change has no outcome in its topic", **self.who, reason=str(error))
+            log.warning("a change has no outcome in its topic", **begun.who, reason=str(error))
 
     async def _arguments(self, named: Mapping[str, object]) -> dict[str, Any]:
         """Those of URL and body as they were given, without a message, and without parts that the
@@ -124,22 +146,15 @@ class Change:
                 raise ConfigError(f"{why} reconfigure`")
             service.changes_topic_is_closed = True
 
-    async def _write(self, record: Mapping[str, Any], write: Lane[TimerWriter]) -> None:
+    async def _write(self, record: BegunChange, write: Lane[TimerWriter]) -> None:
         topic = self.service.settings.serve.changes_topic
         if topic is not None:
-            key, value = record["change"].encode(), json.dumps(record).encode()
+            key, value = record.change.encode(), json.dumps(record.as_json()).encode()
             await write(_write, topic, key, value)
 
 
 async def _change(service: Shared, request: Request, response: Response, caller: Calling) -> Change:
-    client = request.client
-    who = {
-        "operation": request.scope["route"].operation_id,
-        "client": client.host if client else "unknown",
-        "by": caller.name,
-        "user": caller.user,
-    }
-    return Change(service, request, response, {k: text for k, text in who.items() if text})
+    return Change(service, request, response, caller)
 
 
 Changing = Annotated[Change, Depends(_change)]
@@ -158,14 +173,13 @@ def recorded(operation: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
             result = await operation(*args, **named)
         except Exception as error:
             problem = refused_by(error)
-            log.info("change failed", **change.who, error=problem.code)
-            outcome = {"status": int(problem.status), "code": problem.code, **problem.others}
-            await change.end(begun, outcome)
+            log.info("change failed", **begun.who, error=problem.code)
+            await change.end(begun, int(problem.status), problem.code, **problem.others)
             raise
-        log.info("change", **change.who)
+        log.info("change", **begun.who)
         status = change.response.status_code or change.request.scope["route"].status_code
         shown = result.model_dump(mode="json", by_alias=True, exclude=_SAMPLE)
-        await change.end(begun, {"status": int(status or HTTPStatus.OK), "result": shown})
+        await change.end(begun, int(status or HTTPStatus.OK), result=shown)
         return result
 
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from fastapi.testclient import TestClient
 from structlog.testing import capture_logs
 from tests.harness.local_world import NOW_MS
 from tests.harness.served import (
+    COUNT,
     READ_TOKEN,
     TOKEN,
     RecordingProducer,
@@ -21,6 +23,7 @@ from tests.harness.served import (
     settings_of,
 )
 
+from duewheel.api.change_records import EndedChange
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import ConfigError
 from duewheel.serve import change_records
@@ -28,6 +31,7 @@ from duewheel.serve.access import Access, Caller
 from duewheel.serve.gate import REQUESTS_MAX
 from duewheel.serve.service import KAFKA_MAX, Service
 
+PAGE = Path(__file__).resolve().parents[3] / "docs/http.md"
 TOPIC = "changes"
 PROXY = {"proxy": "X-Forwarded-User"}
 SECRET = "body-of-the-message"
@@ -84,9 +88,19 @@ def test_a_change_has_a_record_before_it_and_one_with_its_outcome(
     added = {"state": "ended", "ended_ms": NOW_MS, "status": 200, "result": answer}
     assert ended == begun | added
     assert ended["result"]["former_due_ms"] == timer.due_ms
+    without_reply = client.delete(f"/v1/timers/{handle}?wait=0").json()
+    assert without_reply["answer"] is None
+    assert records(producer)[-1]["result"] == without_reply
     client.post("/v1/timers", json=NEW)
     *_, created = records(producer)
     assert (created["status"], created["change"] == begun["change"]) == (201, False)
+
+
+def test_the_page_names_each_field_of_a_record() -> None:
+    _, _, section = PAGE.read_text("utf-8").partition("### Who has changed what")
+    cells = re.findall(r"^\| (`.*?) \|", section.partition("\n#")[0], re.MULTILINE)
+    documented = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(documented) == sorted(EndedChange.model_fields)
 
 
 def test_a_change_without_a_record_is_refused(
@@ -129,10 +143,20 @@ def test_the_record_of_a_failure_has_its_code(
     client.post(f"/v1/timers/{missing}/fire")
     producer.refused = {0}
     client.post("/v1/timers", json=NEW)
-    client.post("/v1/cancel", json={"filter": {"topic": "none"}, "at_most": 1, "dry_run": False})
+    search = {"filter": {"topic": "none"}, "dry_run": False}
+    client.post("/v1/cancel", json=search | {"at_most": 1})
+    producer.refused = {1}
+    answer = client.post("/v1/cancel", json=search | {"filter": {"topic": "orders"}}).json()
     ended = [each for each in records(producer) if each["state"] == "ended"]
     found = [(each["status"], each.get("code")) for each in ended]
-    assert found == [(404, "not_pending"), (504, "unacknowledged"), (200, None)]
+    assert found == [
+        (404, "not_pending"),
+        (504, "unacknowledged"),
+        (200, None),
+        (504, "unacknowledged"),
+    ]
+    counts = {"matched": COUNT, "written": COUNT - 1, "in_doubt": 1}
+    assert answer.items() >= counts.items() and ended[-1].items() >= counts.items()
 
 
 def test_what_only_counts_or_is_refused_before_has_no_record(
