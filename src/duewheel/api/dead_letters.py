@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from duewheel.api.limits import BULK_MAX, PAGE_MAX
 from duewheel.api.messages import KEY_BYTES, WithMessage
-from duewheel.api.model import RequestFields, Result
+from duewheel.api.model import DryRunFields, RequestFields, Result
 from duewheel.api.requests import DATE_TIME, WHOLE, RecordPage, Topic
 from duewheel.config.range_ends import Bound
 from duewheel.errors import ConfigError
@@ -88,12 +88,11 @@ class ReplayFilter(RequestFields):
     )
 
 
-class Replay(ReplayFilter):
+class Replay(ReplayFilter, DryRunFields):
     """A replay by the HTTP API, which is bounded."""
 
     code: Code | None = Field(default=None, description="only those with this code")
     limit: Annotated[int, Field(strict=True, ge=1, le=BULK_MAX), WHOLE] = PAGE_MAX
-    dry_run: bool = Field(strict=True, description="only count")
 
 
 class Replayed(Result):

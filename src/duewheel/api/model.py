@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails
 
 from duewheel.api.field_rules import Schema
@@ -74,6 +74,12 @@ class RequestFields(BaseModel):
             return cls.model_validate(fields)
         except ValidationError as error:
             raise ConfigError(text_of(error)) from None
+
+
+class DryRunFields(RequestFields):
+    """A request for a change, or for its counts alone."""
+
+    dry_run: bool = Field(strict=True, description="only count")
 
 
 def _parts(annotation: object) -> Iterator[object]:

@@ -23,7 +23,7 @@ from duewheel.api.limits import (
     TOPIC_MAX,
     tag_octets,
 )
-from duewheel.api.model import RequestFields
+from duewheel.api.model import DryRunFields, RequestFields
 from duewheel.config.durations import DURATION, parse_duration_ms
 from duewheel.config.instants import EPOCH_MS, MS_MAX, epoch_ms, parse_instant
 from duewheel.errors import ConfigError, InvalidTimer
@@ -364,13 +364,12 @@ _CONDITIONS = [
 ]
 
 
-class BulkCancel(RequestFields):
+class BulkCancel(DryRunFields):
     """A cancel of all pending timers that match."""
 
     rules: ClassVar[Sequence[Schema]] = ({"properties": {"filter": at_least_one(*_CONDITIONS)}},)
 
     filter: BoundedTimerFilter
-    dry_run: bool = Field(strict=True, description="only count")
     at_most: Annotated[int, Field(strict=True, ge=1, le=BULK_MAX), WHOLE] = Field(
         default=BULK_MAX, description="if more timers match, none is cancelled"
     )

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from http import HTTPStatus
-from typing import Annotated, Any, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
 from fastapi import Depends, Request, Response
 
 from duewheel.api.change_records import BegunChange, EndedChange
-from duewheel.api.model import RequestFields, Result
+from duewheel.api.model import DryRunFields, RequestFields, Result
 from duewheel.api.requests import MessageFields
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import ConfigError, DuewheelError
@@ -126,10 +126,11 @@ class Change:
         topic = named.get("timer_topic")
         for fields in named.values():
             if isinstance(fields, RequestFields):
-                hidden = _MESSAGE if isinstance(fields, MessageFields) else frozenset[str]()
                 body = await self.request.json()
+                hidden: Collection[str] = ()
+                if isinstance(fields, MessageFields):
+                    hidden, topic = _MESSAGE, fields.timer_topic
                 given |= {name: value for name, value in body.items() if name not in hidden}
-                topic = getattr(fields, "timer_topic", topic)
         if topic is not None:
             given["timer_topic"] = topic
         if "handle" in given:
@@ -160,17 +161,18 @@ async def _change(service: Shared, request: Request, response: Response, caller:
 Changing = Annotated[Change, Depends(_change)]
 
 
-def recorded(operation: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+def recorded(
+    operation: Callable[Concatenate[Change, P], Awaitable[T]],
+) -> Callable[Concatenate[Change, P], Awaitable[T]]:
     """Records each change of an operation of the API; a dry run is none."""
 
     @wraps(operation)
-    async def made(*args: P.args, **named: P.kwargs) -> T:
-        change = cast("Change", named["change"])
-        if any(getattr(each, "dry_run", False) for each in named.values()):
-            return await operation(*args, **named)
+    async def made(change: Change, *args: P.args, **named: P.kwargs) -> T:
+        if any(isinstance(each, DryRunFields) and each.dry_run for each in named.values()):
+            return await operation(change, *args, **named)
         begun = await change.begin(named)
         try:
-            result = await operation(*args, **named)
+            result = await operation(change, *args, **named)
         except Exception as error:
             problem = refused_by(error)
             log.info("change failed", **begun.who, error=problem.code)

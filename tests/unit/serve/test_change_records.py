@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +25,14 @@ from tests.harness.served import (
     settings_of,
 )
 
+import duewheel.api
 from duewheel.api.change_records import EndedChange
+from duewheel.api.dead_letters import Replay, Replayed
+from duewheel.api.model import DryRunFields, RequestFields
+from duewheel.api.requests import BulkCancel
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import ConfigError
+from duewheel.ops.dead_letters import replay
 from duewheel.serve import change_records
 from duewheel.serve.access import Access, Caller
 from duewheel.serve.gate import REQUESTS_MAX
@@ -168,6 +175,31 @@ def test_what_only_counts_or_is_refused_before_has_no_record(
     assert client.delete("/v1/timers/no-handle").status_code == 422
     assert client.post("/v1/timers", json=NEW, headers=bearer("x" * 20)).status_code == 401
     assert producer.sent == []
+
+
+def test_a_replay_has_records_unless_it_only_counts(
+    client: TestClient, producer: RecordingProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replayed(*_: Any, dry_run: bool) -> Replayed:
+        return Replayed(dry_run=dry_run, replayed=0, topics={}, refused={})
+
+    monkeypatch.setattr(replay, "replay", replayed)
+    for dry_run, count in ((True, 0), (False, 2)):
+        answer = client.post("/v1/dead-letters/replay", json={"dry_run": dry_run})
+        assert (answer.status_code, len(records(producer))) == (200, count)
+
+
+def test_each_request_with_a_dry_run_declares_it() -> None:
+    """One that does not would have records of changes that are none."""
+    for module in pkgutil.iter_modules(duewheel.api.__path__, "duewheel.api."):
+        importlib.import_module(module.name)
+    kinds, counting = [RequestFields], set[type[RequestFields]]()
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        counting |= {kind} if "dry_run" in kind.model_fields else set()
+    assert counting >= {BulkCancel, Replay}
+    assert all(issubclass(kind, DryRunFields) for kind in counting)
 
 
 def test_records_have_no_message_and_no_token(
