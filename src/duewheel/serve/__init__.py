@@ -8,7 +8,7 @@ scopes      which timer topics a request touches, and may
 problems    errors as RFC 9457 has them
 service     threads for reads and for Kafka; waits: those for replies
 change_records
-            the log and the topic of changes
+            the log and the topic of changes; record_writer: writes to this topic
 url_names   names in URLs
 timers, changes, dead_letters, receipts, schedules, shard
             the operations: each calls one of `ops`, which the command calls, too

@@ -12,7 +12,6 @@ Neither has a message: no value, no headers, no key of a new timer. The log has 
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -27,14 +26,11 @@ from duewheel.api.change_records import BegunChange, EndedChange
 from duewheel.api.model import DryRunFields, RequestFields, Result
 from duewheel.api.requests import MessageFields
 from duewheel.client.handle import RecallHandle
-from duewheel.errors import ConfigError, DuewheelError
-from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
-from duewheel.ops.changes.written import WrittenChange
-from duewheel.ops.topics.closed_targets import is_open
+from duewheel.errors import DuewheelError
 from duewheel.serve.access import Caller, Calling
 from duewheel.serve.problems import RETRY_AFTER_S, Refused, refused_by
+from duewheel.serve.record_writer import RecordWriter
 from duewheel.serve.service import Lane, Service, Shared
-from duewheel.serve.waits import all_of
 
 log = structlog.get_logger(__name__)
 
@@ -53,18 +49,6 @@ class Change:
     request: Request
     response: Response
     caller: Caller
-
-    async def replied(self, written: WrittenChange[T], wait_s: float) -> T:
-        """Waits for the replies, and returns the result."""
-        if written.replies:
-            waits, count = self.service.waits, len(written.replies)
-            await waits.until(self.request, all_of(written.replies), wait_s, count)
-        return written.result()
-
-    def set_status(self, *, in_effect: bool) -> None:
-        """Makes the status 202 if the change is written and its effect still to come."""
-        if not in_effect:
-            self.response.status_code = HTTPStatus.ACCEPTED
 
     async def begin(self, named: Mapping[str, object]) -> BegunChange:
         """Writes the record of a change that begins now, and returns it.
@@ -87,8 +71,7 @@ class Change:
             arguments=await self._arguments(named),
         )
         try:
-            await self._require_closed()
-            await self._write(begun, self.service.record)
+            await self._write_to_topic(begun, self.service.record)
         except DuewheelError as error:
             log.warning("a change is refused without a record", **begun.who, reason=str(error))
             retry = {"Retry-After": RETRY_AFTER_S}
@@ -114,7 +97,7 @@ class Change:
             **counts,
         )
         try:
-            await self._write(ended, self.service.record_end)
+            await self._write_to_topic(ended, self.service.record_end)
         except (DuewheelError, Refused) as error:
             log.warning("a change has no outcome in its topic", **begun.who, reason=str(error))
 
@@ -138,20 +121,10 @@ class Change:
             given |= {"id": timer.id, "source": timer.place}
         return given
 
-    async def _require_closed(self) -> None:
-        service = self.service
-        topic = service.settings.serve.changes_topic
-        if topic is not None and not service.changes_topic_is_closed:
-            if await service.peek(is_open, topic):
-                why = f"timers may have the target {topic}, and forge records: run `duewheel"
-                raise ConfigError(f"{why} reconfigure`")
-            service.changes_topic_is_closed = True
-
-    async def _write(self, record: BegunChange, write: Lane[TimerWriter]) -> None:
+    async def _write_to_topic(self, record: BegunChange, lane: Lane[RecordWriter]) -> None:
         topic = self.service.settings.serve.changes_topic
         if topic is not None:
-            key, value = record.change.encode(), json.dumps(record.as_json()).encode()
-            await write(_write, topic, key, value)
+            await lane(RecordWriter.write, topic, record)
 
 
 async def _change(service: Shared, request: Request, response: Response, caller: Calling) -> Change:
@@ -185,8 +158,3 @@ def recorded(
         return result
 
     return made
-
-
-def _write(writer: TimerWriter, topic: str, key: bytes, value: bytes) -> None:
-    with writer.producer(topic) as producer:
-        producer.send(topic, value, key).get(timeout=ACKNOWLEDGED_S)

@@ -5,7 +5,7 @@ A request waits for Kafka's acknowledgement, and `wait` seconds for the reply.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query
 
@@ -18,6 +18,9 @@ from duewheel.serve.change_records import Change, Changing, recorded
 from duewheel.serve.problems import documented
 from duewheel.serve.scopes import OwnHandle, OwnTimer, Scoped
 from duewheel.serve.timers import NOT_PENDING, not_pending
+from duewheel.serve.waits import set_status
+
+A = TypeVar("A", bound=Answered)
 
 WAIT_S, WAIT_MAX_S = 5.0, 30  # unless a request has `wait`, and at most
 
@@ -45,9 +48,7 @@ async def cancel_timer(change: Changing, handle: OwnHandle, wait: Wait = WAIT_S)
     """Cancels one timer. 202: it is written and takes effect, and its reply is still to come."""
     named = NamedTimers(handle=handle)
     written = await change.service.write(requests.cancel, named, reply=wait > 0)
-    result = await change.replied(written, wait)
-    change.set_status(in_effect=result.answer is not None)
-    return result
+    return await _answered(change, written, wait)
 
 
 @changing.post("/timers/{handle}/reschedule", operation_id="reschedule_timer", responses=REPLACED)
@@ -89,7 +90,7 @@ async def cancel_timers(
     if bulk.dry_run:
         return matching.result(dry_run=True)
     written = await change.service.write(cancel_matching.cancel_all, matching, reply=wait > 0)
-    return await change.replied(written, wait)
+    return await change.service.waits.replied(change.request, written, wait)
 
 
 async def _replaced(
@@ -97,6 +98,10 @@ async def _replaced(
 ) -> ReplacedPending:
     if written is None:
         raise not_pending()
-    result = await change.replied(written, wait_s)
-    change.set_status(in_effect=result.answer is not None)
+    return await _answered(change, written, wait_s)
+
+
+async def _answered(change: Change, written: WrittenChange[A], wait_s: float) -> A:
+    result = await change.service.waits.replied(change.request, written, wait_s)
+    set_status(change.response, in_effect=result.answer is not None)
     return result

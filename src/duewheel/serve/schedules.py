@@ -27,6 +27,7 @@ from duewheel.serve.problems import Responses, documented
 from duewheel.serve.scopes import OwnSchedule, OwnTimerTopic, Scoped
 from duewheel.serve.service import Service, Shared
 from duewheel.serve.url_names import NAME
+from duewheel.serve.waits import set_status
 
 reading = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 changing = APIRouter(prefix="/v1/schedules", tags=["schedules"])
@@ -142,7 +143,7 @@ async def _applied(change: Change, written: WrittenSchedule, wait_s: float) -> S
     applied = await _is_taken(service, written)
     if not applied and wait_s > 0:
         applied = await service.waits.until(change.request, _taken(service, written), wait_s)
-    change.set_status(in_effect=applied)
+    set_status(change.response, in_effect=applied)
     return written.with_applied(applied)
 
 

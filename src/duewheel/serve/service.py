@@ -27,11 +27,12 @@ from duewheel.ops.files import files_identity
 from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.serve.gate import REQUESTS_MAX
 from duewheel.serve.problems import Stopping, busy
+from duewheel.serve.record_writer import RecordWriter
 from duewheel.serve.waits import Waits
 from duewheel.threads import beside
 
 P = ParamSpec("P")
-S = TypeVar("S", Settings, TimerWriter)
+S = TypeVar("S", Settings, TimerWriter, RecordWriter)
 T = TypeVar("T")
 
 READS_MAX = 4  # at a time
@@ -45,8 +46,8 @@ KAFKA_PAGE_S = 5.0  # how long a page is read from Kafka
 
 
 class Service:
-    """See the module's head. Each of its lanes hands the settings to the call, `write` and
-    `write_pending` the writer.
+    """See the module's head. Each of its lanes hands the settings to the call; `write` and
+    `write_pending` the writer of timers, `record` and `record_end` that of records of changes.
 
     read            reads of the shard's files
     peek            the same, by a call that says itself why there is nothing to read
@@ -75,7 +76,6 @@ class Service:
         """`metrics` writes those of this process and of the shard."""
         self.settings, self.clock, self.view = settings, clock, view
         self.metrics = metrics
-        self.changes_topic_is_closed = False  # once known: no timer has it as its target
         changes = CapacityLimiter(KAFKA_MAX)
         self._stop = asyncio.Event()
         self.waits = Waits(self._stop)
@@ -94,7 +94,7 @@ class Service:
         self.record = Lane(
             settings,
             asyncio.Event(),
-            writer,
+            RecordWriter(writer),
             CapacityLimiter(KAFKA_MAX),
             waiting_max=CHANGES_WAITING_MAX,
         )

@@ -13,12 +13,17 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from http import HTTPStatus
+from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import Request, Response
 
+from duewheel.api.model import Result
 from duewheel.client import Answer
 from duewheel.errors import DuewheelError
+from duewheel.ops.changes.written import WrittenChange
+
+T = TypeVar("T", bound=Result)
 
 WAITS_MAX = 64  # of the requests that gate.py admits the other half is left for others
 REPLIES_MAX = 20_000  # two kilobytes each; a cancel by filter awaits up to 10,000
@@ -67,6 +72,12 @@ class Waits:
             awaited.result()
         return awaited.done()
 
+    async def replied(self, request: Request, written: WrittenChange[T], wait_s: float) -> T:
+        """Waits for the replies to a change, and returns its result."""
+        if written.replies:
+            await self.until(request, all_of(written.replies), wait_s, len(written.replies))
+        return written.result()
+
     def _end_beyond_bounds(self) -> None:
         while len(self._open) > self.waits_max or sum(self._open.values()) > self.replies_max:
             first_largest = max(self._open, key=self._open.__getitem__)
@@ -80,6 +91,12 @@ async def all_of(replies: Sequence[Future[Answer]]) -> None:
         if not reply.done():
             with suppress(DuewheelError):
                 await asyncio.wrap_future(reply)
+
+
+def set_status(response: Response, *, in_effect: bool) -> None:
+    """Makes the status 202 if the change is written and its effect still to come."""
+    if not in_effect:
+        response.status_code = HTTPStatus.ACCEPTED
 
 
 async def _disconnected(request: Request) -> None:

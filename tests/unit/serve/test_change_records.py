@@ -33,7 +33,7 @@ from duewheel.api.requests import BulkCancel
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import ConfigError
 from duewheel.ops.dead_letters import replay
-from duewheel.serve import change_records
+from duewheel.serve import record_writer
 from duewheel.serve.access import Access, Caller
 from duewheel.serve.gate import REQUESTS_MAX
 from duewheel.serve.service import KAFKA_MAX, Service
@@ -311,13 +311,15 @@ def test_a_topic_that_timers_may_have_as_target_takes_no_records(
     client: TestClient, producer: RecordingProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shard has begun without it: a producer could let duewheel write there."""
-    monkeypatch.setattr(change_records, "is_open", lambda *_: True)
+    monkeypatch.setattr(record_writer, "is_open", lambda *_: True)
     answer = client.post("/v1/timers", json=NEW)
     assert (answer.status_code, answer.json()["code"]) == (503, "not_recorded")
     assert "duewheel reconfigure" in answer.json()["detail"]
     assert producer.calls == []
-    monkeypatch.setattr(change_records, "is_open", lambda *_: False)
+    monkeypatch.setattr(record_writer, "is_open", lambda *_: False)
     assert client.post("/v1/timers", json=NEW).status_code == 201
+    monkeypatch.setattr(record_writer, "is_open", lambda *_: True)
+    assert client.post("/v1/timers", json=NEW).status_code == 201, "none opens it again"
 
 
 def test_changes_that_wait_for_their_records_leave_room_for_others(client: TestClient) -> None:

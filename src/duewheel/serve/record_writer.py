@@ -1,0 +1,38 @@
+"""Writes records of changes to their topic, `serve.changes_topic`."""
+
+from __future__ import annotations
+
+import json
+
+from duewheel.api.change_records import BegunChange
+from duewheel.errors import ConfigError
+from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
+from duewheel.ops.topics.closed_targets import is_open
+
+
+class RecordWriter:
+    """Writes only to a topic that no timer may have as its target. Thread-safe."""
+
+    def __init__(self, writer: TimerWriter) -> None:
+        self._writer = writer
+        self._closed = set[str]()  # topics that no timer can have as its target any more
+
+    def write(self, topic: str, record: BegunChange) -> None:
+        """Writes a record, and waits for Kafka's acknowledgement.
+
+        Raises:
+            ConfigError: timers may have the target `topic`, and forge records.
+            KafkaUnavailable, InvalidTimer, Unacknowledged: as `TimerWriter.producer`.
+        """
+        self._require_closed(topic)
+        key, value = record.change.encode(), json.dumps(record.as_json()).encode()
+        with self._writer.producer(topic) as producer:
+            producer.send(topic, value, key).get(timeout=ACKNOWLEDGED_S)
+
+    def _require_closed(self, topic: str) -> None:
+        if topic in self._closed:
+            return
+        if is_open(self._writer.settings, topic):
+            why = f"timers may have the target {topic}, and forge records"
+            raise ConfigError(f"{why}: run `duewheel reconfigure`")
+        self._closed.add(topic)
