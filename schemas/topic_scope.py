@@ -10,11 +10,23 @@ from duewheel.schemas.name_patterns import of_shell
 from duewheel.schemas.partition_names import record_if_named
 
 
+@cache  # the patterns are those of tokens
+def _regex_of(patterns: tuple[str, ...]) -> str:
+    return of_shell(patterns)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicScope:
-    """The timer topics that one of these shell-style patterns matches; without any, all of them."""
+    """The timer topics that one of these shell-style patterns matches; without any, all of them.
+
+    Raises:
+        ConfigError: one has characters that no topic's name has.
+    """
 
     patterns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _regex_of(self.patterns)
 
     def __contains__(self, topic: str) -> bool:
         # As a whole: `$` also matches before a final line feed.
@@ -29,8 +41,3 @@ class TopicScope:
 
 
 ALL_TOPICS = TopicScope()
-
-
-@cache  # the patterns are those of tokens
-def _regex_of(patterns: tuple[str, ...]) -> str:
-    return of_shell(patterns)

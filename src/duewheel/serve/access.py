@@ -101,9 +101,8 @@ def _tokens(key: str, path: Path | None) -> Tokens | None:
 def _callers(lines: list[list[str]]) -> Iterator[tuple[bytes, Caller]]:
     """Yields token and caller of each line that has both."""
     for name, token, *patterns in (line for line in lines if len(line) > 1):
-        scope = TopicScope(tuple(patterns))
         with suppress(ConfigError):  # it quotes the text, which may be a part of a token
-            _ = "" in scope
+            scope = TopicScope(tuple(patterns))
             if _is_token(token) and len(name) < TOKEN_CHARACTERS_MIN:
                 yield token.encode(), Caller(name, scope)
 

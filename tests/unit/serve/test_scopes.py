@@ -18,6 +18,7 @@ from duewheel.api.dead_letters import DeadLetterList
 from duewheel.api.receipts import ReceiptList
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
 from duewheel.ops.dead_letters import listing
 from duewheel.schemas.topic_scope import TopicScope
 from duewheel.serve import receipts
@@ -274,6 +275,12 @@ def test_a_scope_has_whole_names(
     scope = TopicScope(patterns)
     assert [name in scope for name in inside] == [True] * len(inside)
     assert [name in scope for name in outside] == [False] * len(outside)
+
+
+@pytest.mark.parametrize("pattern", ["", "a b", "orders,bills", "[a"])
+def test_a_scope_has_only_patterns_of_names(pattern: str) -> None:
+    with pytest.raises(ConfigError):
+        TopicScope(("orders", pattern))
 
 
 def test_a_record_belongs_to_its_topic_alone() -> None:
