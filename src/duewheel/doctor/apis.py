@@ -1,8 +1,8 @@
 """The Kafka APIs that duewheel's clients use, and the check that a broker offers them.
 
-The list has all that kafka-python 3.0.12 sent while every command ran against Kafka 4.3
-(docs/kafka-apis.md); a test records it again. Kafka-compatible systems offer some of the APIs, at
-versions of their own.
+The list has all that kafka-python, in the version that producer_internals.py supports, sent while
+every command ran against Kafka 4.3 (docs/kafka-apis.md); a test records it again. Kafka-compatible
+systems offer some of the APIs, at versions of their own.
 
     version_min   the lowest version with the fields that duewheel uses
     version_max   the highest version that duewheel can send
@@ -17,10 +17,12 @@ from dataclasses import dataclass
 
 from duewheel.api.examination import Severity
 from duewheel.doctor.findings import Check, Findings
+from duewheel.kafka.ledger.producer_internals import OLDEST_BROKER
 
 Offered = Mapping[int, tuple[int, int]]  # lowest and highest version by the API's key
 
-_KAFKA_REMEDY = "a Kafka of 2.8 or newer offers it: upgrade the brokers, or ask their vendor"
+OLDEST_KAFKA = ".".join(map(str, OLDEST_BROKER))  # an older one does not offer all of NEEDED
+_KAFKA_REMEDY = f"Kafka {OLDEST_KAFKA} or newer offers it: upgrade the brokers, or ask their vendor"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def examine(cluster: Cluster) -> Findings:
         raise Ended(Check(UNREACHABLE, cluster.clients.address).error(found, "as above"))
     yield from apis.check_apis({answer.name: answer.offered for answer in reached})
     for answer in reached:
-        yield _check_version(answer.name, answer.version)
+        yield check_version(answer.name, answer.version)
     yield _check_features(cluster)
     limits = shard_settings.publisher_limits(cluster.settings)
     numbers = [str(answer.number) for answer in reached]
@@ -97,13 +97,13 @@ def _answer(
     return _Answer(number, place, took_ms, found.broker_version, dict(found.api_versions))
 
 
-def _check_version(name: str, version: tuple[int, ...]) -> DoctorFinding:
+def check_version(name: str, version: tuple[int, ...]) -> DoctorFinding:
     """Checks the version that kafka-python derives from the APIs; duewheel refuses an older one."""
-    shown, oldest = (".".join(map(str, v)) for v in (version, OLDEST_BROKER))
+    shown = ".".join(map(str, version))
     return Check("kafka_version", name).of(
         "error" if version < OLDEST_BROKER else "ok",
-        f"its APIs are those of Kafka {shown}; {oldest} or newer is required",
-        "upgrade the brokers: older ones let a fenced producer fence its successor",
+        f"its APIs are those of Kafka {shown}; {apis.OLDEST_KAFKA} or newer is required",
+        "upgrade the brokers: older ones have no topic ids, or no safe fencing",
     )
 
 

@@ -27,6 +27,7 @@ from duewheel.doctor import (
     topics,
     trial,
 )
+from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings
 from duewheel.doctor.scratch import not_created, scratch_topic
@@ -91,7 +92,8 @@ def guarded(name: str, cluster: Cluster, part: Callable[[Cluster], Findings]) ->
     except OSError as error:
         yield check.error(str(error), f"check the rights of user {os.geteuid()} on this host")
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
-        remedy = "a defect, or an answer that no Apache Kafka from 2.8 on gives: check its version"
+        remedy = "a defect, or an answer that no Apache Kafka "
+        remedy += f"from {OLDEST_KAFKA} on gives: check its version"
         yield check.error(cluster.clients.explain(error), remedy)
 
 

@@ -23,6 +23,7 @@ from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.api.examination import DoctorFinding
+from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.scratch import ScratchTopic, name_of
@@ -39,7 +40,7 @@ _OFFSET = 7
 _STOP_S = 1.0
 _POLL_S = 0.05
 _UNNEEDED = "duewheel does not depend on it: its progress is a record"
-_REMEDY = "exactly once needs transactions as Apache Kafka 2.8 and newer have them"
+_REMEDY = f"exactly once needs transactions as Apache Kafka {OLDEST_KAFKA} and newer have them"
 
 
 def examine(cluster: Cluster, scratch: ScratchTopic) -> Findings:

@@ -66,3 +66,10 @@ def test_the_documentation_lists_the_same_apis() -> None:
     }
     listed = {(api.key, api.name, api.version_min) for api in (*apis.NEEDED, *apis.OPTIONAL)}
     assert documented == listed
+
+
+def test_the_documentation_has_the_same_oldest_kafka() -> None:
+    assert f"- Kafka {apis.OLDEST_KAFKA} or newer" in (DOCS.parent / "README.md").read_text()
+    assert f"needs {apis.OLDEST_KAFKA} or newer" in (DOCS / "kafka.md").read_text()
+    text = (DOCS / "kafka-apis.md").read_text()
+    assert f"a broker counts as {apis.OLDEST_KAFKA} or newer" in text

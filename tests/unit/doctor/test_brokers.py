@@ -1,10 +1,12 @@
-"""What `duewheel doctor` says of the settings of brokers."""
+"""What `duewheel doctor` says of the versions and the settings of brokers."""
 
 from __future__ import annotations
 
 import pytest
+from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
+from tests.harness.findings import severities
 
-from duewheel.doctor import brokers
+from duewheel.doctor import apis, brokers
 from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.transaction_limits import TransactionLimits
 
@@ -32,3 +34,14 @@ def test_settings_that_may_not_be_read() -> None:
     (finding,) = brokers.check_settings("broker 1", REMEDIES, {}, TransactionLimits())
     assert finding.severity == "warning"
     assert "--allow-principal User:x --operation DescribeConfigs --cluster" in finding.remedy
+
+
+def test_the_oldest_kafka_that_is_not_refused_is_the_oldest_that_offers_all_apis() -> None:
+    """By kafka-python's table of the APIs that each version of Kafka offers."""
+    accepted = [v for v in BROKER_API_VERSIONS if brokers.check_version("b", v).severity == "ok"]
+    whole = [
+        version
+        for version, offered in BROKER_API_VERSIONS.items()
+        if "error" not in severities(apis.check_apis({"b": offered}))
+    ]
+    assert accepted == whole != []
