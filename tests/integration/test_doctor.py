@@ -17,11 +17,12 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel import factory
 from duewheel.api.examination import DoctorFinding
+from duewheel.cli import examination
 from duewheel.cli.examination import report
 from duewheel.cli.output import Printer
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import free_ports
-from duewheel.doctor import apis, examination, topics
+from duewheel.doctor import apis, topics
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.wheel.publisher_protocol import publish_progress

@@ -36,13 +36,14 @@ from tests.harness.launcher import run, wait_until
 from tests.harness.publishing import publish_rows
 
 from duewheel import factory
+from duewheel.cli import examination
 from duewheel.cli.examination import exit_code, report
 from duewheel.cli.output import Printer
 from duewheel.config.settings import Settings
 from duewheel.dev.broker import DevBroker
 from duewheel.dev.listeners import HOST, addresses, free_ports, listener_properties
 from duewheel.dev.sasl_ssl import password_properties
-from duewheel.doctor import examination, findings
+from duewheel.doctor import findings
 from duewheel.errors import DuewheelError
 from duewheel.java.find import Java
 from duewheel.kafka.connect.clients import KafkaClients

@@ -1,4 +1,4 @@
-"""Prints the findings of `duewheel doctor`: a table for people, JSON for programs."""
+"""Runs the examination of `duewheel doctor`, and prints its findings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,23 @@ from collections.abc import Iterator
 
 from duewheel.api.examination import DoctorFinding, Examined, Severity
 from duewheel.cli.output import Printer
+from duewheel.clock import Clock
+from duewheel.config.settings import Settings
+from duewheel.doctor.examination import examine
+from duewheel.doctor.findings import summed_up
 from duewheel.errors import KafkaUnavailable
+from duewheel.osutil.terminal import progress_bar
+
+
+def run(settings: Settings, clock: Clock) -> Examined:
+    """Examines, with a progress bar."""
+    with progress_bar() as bar:
+        task = bar.add_task("examining", total=None)
+
+        def begun(part: str, parts: int) -> None:
+            bar.update(task, description=f"examining: {part}", total=parts, advance=1)
+
+        return summed_up(list(examine(settings, clock, begun)))
 
 
 def report(examined: Examined, output: Printer) -> int:

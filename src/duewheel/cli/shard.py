@@ -170,10 +170,9 @@ def doctor(settings: Settings, output: Printer) -> int:
     The trial of real transactions uses a scratch topic, and deletes it if it made it. Nothing of a
     shard changes: it may be running, or not exist yet.
     """
-    from duewheel.cli.examination import report
-    from duewheel.doctor import examination
+    from duewheel.cli.examination import report, run
 
-    return report(examination.run(settings, SystemClock()), output)
+    return report(run(settings, SystemClock()), output)
 
 
 @click.command(cls=CommandWithExamples)

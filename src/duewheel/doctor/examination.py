@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from duewheel.api.examination import Examined
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.doctor import (
@@ -20,7 +19,6 @@ from duewheel.doctor import (
     brokers,
     clocks,
     data_directory,
-    findings,
     host,
     rights,
     shard,
@@ -34,20 +32,8 @@ from duewheel.doctor.scratch import not_created, scratch_topic
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import capture_errors
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.osutil.terminal import progress_bar
 
 Begun = Callable[[str, int], None]  # called for each part: its name, and the number of parts
-
-
-def run(settings: Settings, clock: Clock) -> Examined:
-    """Examines, with a progress bar."""
-    with progress_bar() as bar:
-        task = bar.add_task("examining", total=None)
-
-        def begun(part: str, parts: int) -> None:
-            bar.update(task, description=f"examining: {part}", total=parts, advance=1)
-
-        return findings.summed_up(list(examine(settings, clock, begun)))
 
 
 def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
