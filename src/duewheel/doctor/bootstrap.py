@@ -22,7 +22,7 @@ def examine(cluster: Cluster) -> Findings:
     yield from check_servers(connect_errors(cluster.settings, call_s))
     with capture_errors() as errors:
         try:
-            cluster.admin.call("connect", lambda _: None)
+            cluster.reader.call("connect", lambda _: None)
         except DuewheelError as error:
             raise Ended(client_refused(cluster.clients, error, errors.text)) from error
 

@@ -49,7 +49,7 @@ def examine(cluster: Cluster) -> Findings:
         Ended: none is at the address that it advertises.
     """
     # One of its own: a broker that is away would cost the other threads the cluster's connections.
-    with cluster.clients.opened(KafkaAdminClient, cluster.admin.deadline()) as admin:
+    with cluster.clients.opened(KafkaAdminClient, cluster.reader.deadline()) as admin:
         brokers = advertised_brokers(admin)
         answers = each_beside(
             "examine", lambda broker: _answer(cluster, admin, *broker), brokers, _AT_A_TIME
@@ -72,7 +72,7 @@ def examine(cluster: Cluster) -> Findings:
     yield _check_features(cluster)
     limits = shard_settings.publisher_limits(cluster.settings)
     numbers = [str(answer.number) for answer in reached]
-    config = cluster.admin.call(
+    config = cluster.reader.call(
         "read settings", lambda admin: read_settings(admin, numbers, kind="BROKER")
     )
     for answer in reached:
@@ -87,7 +87,7 @@ def _answer(
     began_ms = cluster.clock.boottime_ms()
     try:
         found = cluster.clients.call(
-            cluster.admin.deadline(),
+            cluster.reader.deadline(),
             f"connect to broker {number} at {place}",
             lambda: admin.get_broker_version_data(number),
         )
@@ -110,7 +110,7 @@ def check_version(name: str, version: tuple[int, ...]) -> DoctorFinding:
 def _check_features(cluster: Cluster) -> DoctorFinding:
     """Reports whether the brokers guard transactions (KIP-890); without it the clients do."""
     try:
-        features = cluster.admin.call("read features", lambda admin: admin.describe_features())
+        features = cluster.reader.call("read features", lambda admin: admin.describe_features())
     except DuewheelError:
         features = {}
     low_high = features.get("transaction.version", {}).get("finalized")

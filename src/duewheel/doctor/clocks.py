@@ -24,15 +24,15 @@ _REMEDY = "run NTP on every host: chronyc tracking; timedatectl"
 def examine(cluster: Cluster, scratch: ScratchTopic) -> Findings:
     """Measures each broker that leads a partition of the scratch topic."""
     bound_ms = as_millis(cluster.settings.dequeue.clock_skew_max)
-    clients, admin = cluster.clients, cluster.admin
-    with clients.opened(KafkaProducer, admin.deadline(), metrics_enabled=False) as producer:
+    clients, reader = cluster.clients, cluster.reader
+    with clients.opened(KafkaProducer, reader.deadline(), metrics_enabled=False) as producer:
         for broker, partition in sorted(scratch.partition_of.items()):
             if broker == _NO_BROKER:
                 continue
             place = KafkaPartition(scratch.topic, partition)
             for _ in range(2):  # the first send also connects, which widens the bounds
                 before_ms = cluster.clock.now_ms()
-                at_ms = stamp_ms(clients, producer, place, admin.deadline())
+                at_ms = stamp_ms(clients, producer, place, reader.deadline())
                 after_ms = cluster.clock.now_ms()
             yield check_skew(f"broker {broker}", before_ms - at_ms, after_ms - at_ms, bound_ms)
 

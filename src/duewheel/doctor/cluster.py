@@ -1,4 +1,4 @@
-"""The examined cluster: one connection, and the questions that several examinations share."""
+"""The examined cluster: one connection, which changes nothing, and what several parts share."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.topic_checks import TopicChecks
 
 
 class Cluster:
-    """Not thread-safe. Each call of `admin` has the deadline of a call of dequeue."""
+    """Not thread-safe. Each call of `reader` has the deadline of a call of dequeue."""
 
-    def __init__(self, settings: Settings, admin: KafkaAdmin, clock: Clock) -> None:
-        """The caller closes `admin`."""
+    def __init__(self, settings: Settings, reader: TopicChecks, clock: Clock) -> None:
+        """The caller closes `reader`."""
         self.settings = settings
-        self.admin = admin
+        self.reader = reader
         self.clock = clock
 
     @property
     def clients(self) -> KafkaClients:
-        return self.admin.clients
+        return self.reader.clients
 
     @cached_property
     def remedies(self) -> Remedies:
@@ -42,4 +42,4 @@ class Cluster:
     @cached_property
     def timer_topics(self) -> list[str]:
         """Listed timer topics, existing or not, and topics that match the pattern."""
-        return [*self.settings.timer.topics, *self.admin.matching_topics(self.settings)]
+        return [*self.settings.timer.topics, *self.reader.matching_topics(self.settings)]

@@ -31,7 +31,7 @@ from duewheel.doctor.findings import Check, Ended, Findings
 from duewheel.doctor.scratch import not_created, scratch_topic
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import capture_errors
-from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.topic_checks import TopicChecks
 
 Begun = Callable[[str, int], None]  # called for each part: its name, and the number of parts
 
@@ -40,8 +40,8 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
     """Runs all parts, and yields their findings; calls `begun` before each part."""
     call_s = settings.dequeue.call_deadline.total_seconds()
     client = settings.kafka.client_options("admin")
-    with capture_errors(), KafkaAdmin(client, call_s) as admin:
-        cluster = Cluster(settings, admin, clock)
+    with capture_errors(), TopicChecks(client, call_s) as reader:
+        cluster = Cluster(settings, reader, clock)
         parts: dict[str, Callable[[Cluster], Findings]] = {
             "data directory": lambda cluster: data_directory.examine(cluster.settings),
             "host": lambda cluster: host.examine(cluster.settings),

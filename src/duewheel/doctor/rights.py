@@ -43,7 +43,7 @@ def examine(cluster: Cluster) -> Findings:
     needed = dict.fromkeys(settings.timer.named_targets, _TARGET)
     needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
     needed |= dict.fromkeys(cluster.timer_topics, _READ) | {settings.state_topic: _READ}
-    for name, topic in cluster.admin.topics(list(needed)).items():
+    for name, topic in cluster.reader.topics(list(needed)).items():
         if topic.exists or topic.is_forbidden:
             yield from check_topic(topic, needed[name], cluster.remedies)
     yield _check_transactional_id(cluster, shard_settings.transactional_id(settings))
@@ -82,7 +82,7 @@ def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:
         return f"may be described; its transaction is {transaction.state.value}"
 
     try:
-        text = cluster.admin.call(f"describe {check.subject}", describe)
+        text = cluster.reader.call(f"describe {check.subject}", describe)
     except ConfigError:
         remedies, refusal = cluster.remedies, TransactionalIdAuthorizationFailedError.__name__
         text = f"{remedies.principal} may not use it ({refusal})"

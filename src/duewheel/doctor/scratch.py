@@ -5,6 +5,8 @@ else writes there, and the hosts of several shards may be examined at the same t
 created with one partition per broker, so that each broker leads one, and is deleted afterwards.
 Without the right to create topics, an operator can create it once (the finding has the command):
 such a topic stays, and its retention deletes the records after an hour.
+
+This module alone can create and delete: the other parts share a connection that only reads topics.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import advertised_brokers
+from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.requirements import Requirement, TopicPlan
 
 _SETTINGS = (
@@ -42,23 +45,27 @@ def name_of(settings: Settings) -> str:
 
 @contextlib.contextmanager
 def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic]:
-    """Yields the topic for the length of a with block.
+    """Yields the topic for the length of a with block; then deletes it, and the trial's group.
 
     Raises:
         ConfigError: it cannot be created.
     """
-    name, admin = name_of(cluster.settings), cluster.admin
-    existed = name in admin.partition_counts([name])
-    if not existed:
-        partitions = max(1, len(admin.call("list brokers", advertised_brokers)))
-        admin.create([TopicPlan(name, _SETTINGS, partitions)])
-    try:
-        leaders = {each.leader: each.number for each in admin.existing([name])[name].partitions}
-        yield ScratchTopic(name, leaders)
-    finally:
+    settings, name = cluster.settings, name_of(cluster.settings)
+    call_s = settings.dequeue.call_deadline.total_seconds()
+    with KafkaAdmin(settings.kafka.client_options("admin"), call_s) as admin:
+        existed = name in admin.partition_counts([name])
         if not existed:
+            partitions = max(1, len(admin.call("list brokers", advertised_brokers)))
+            admin.create([TopicPlan(name, _SETTINGS, partitions)])
+        try:
+            leaders = {each.leader: each.number for each in admin.existing([name])[name].partitions}
+            yield ScratchTopic(name, leaders)
+        finally:
             with contextlib.suppress(DuewheelError):
-                admin.delete_topics([name])
+                admin.call("delete the trial's group", lambda client: client.delete_groups([name]))
+            if not existed:
+                with contextlib.suppress(DuewheelError):
+                    admin.delete_topics([name])
 
 
 def not_created(cluster: Cluster, refusal: ConfigError) -> DoctorFinding:

@@ -19,7 +19,7 @@ def examine(cluster: Cluster) -> Findings:
     """Checks the shard in the timer topics that exist; its progress if no topic of duewheel's is
     missing.
     """
-    topics = cluster.admin.topics(cluster.own_topics)
+    topics = cluster.reader.topics(cluster.own_topics)
     timers = [topics[name] for name in cluster.timer_topics if topics[name].exists]
     if timers:
         yield _check_partitions(cluster, timers)

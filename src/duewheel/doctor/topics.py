@@ -30,12 +30,12 @@ def examine(cluster: Cluster) -> Findings:
     settings, remedies = cluster.settings, cluster.remedies
     targets = settings.timer.named_targets
     yield from check_open_targets(settings.timer)
-    for found in cluster.admin.topic_findings(settings):
+    for found in cluster.reader.topic_findings(settings):
         yield as_finding(found, remedies)
     others = [name for name in cluster.timer_topics if name not in settings.timer.topics]
-    matching = cluster.admin.timer_topic_findings(settings, others)
+    matching = cluster.reader.timer_topic_findings(settings, others)
     yield from check_matching(matching, remedies)
-    topics = cluster.admin.topics([*cluster.own_topics, *targets, _TRANSACTION_LOG])
+    topics = cluster.reader.topics([*cluster.own_topics, *targets, _TRANSACTION_LOG])
     existing = {name: topic for name, topic in topics.items() if topic.exists}
     for topic in existing.values():
         yield from check_durability(topic, remedies)

@@ -106,13 +106,9 @@ class _Trial:
         yield from check_seen(self._partition.topic, seen, wanted)
 
     def close(self) -> None:
-        """Stops the producers, and deletes the group."""
+        """Stops the producers."""
         for ledger in self._ledgers:
             ledger.close()
-        with contextlib.suppress(DuewheelError):
-            self._cluster.admin.call(
-                "delete the trial's group", lambda admin: admin.delete_groups([self._name])
-            )
 
     def _try_offsets(self, ledger: TrialLedger) -> DoctorFinding:
         """Commits an offset with metadata beside a record, and reads it back."""
@@ -134,10 +130,10 @@ class _Trial:
 
     def _read_offset(self) -> OffsetAndMetadata | None:
         """Reads the group's offset, which appears a moment after the commit, with its marker."""
-        admin = self._cluster.admin
-        deadline = admin.deadline()
+        reader = self._cluster.reader
+        deadline = reader.deadline()
         while True:
-            found = admin.call(
+            found = reader.call(
                 "read the group's offset", lambda client: client.list_group_offsets(self._name)
             )
             read = found[self._name].get(self._partition)
@@ -154,7 +150,7 @@ class _Trial:
         self._write_without_commit(successor, ABORTED, lambda p: p.abort_transaction())
 
     def _read(self) -> set[bytes]:
-        deadline = self._cluster.admin.deadline()
+        deadline = self._cluster.reader.deadline()
         found = newest_records(self._cluster.clients, self._partition.topic, deadline)
         return {key for key, record in found.items() if record.value == self._run}
 

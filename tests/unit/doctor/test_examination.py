@@ -18,7 +18,7 @@ from duewheel.doctor import examination, host
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.topic_checks import TopicChecks
 
 
 def refused() -> NoReturn:
@@ -38,8 +38,8 @@ def test_a_part_that_fails_is_one_finding(error: Exception, reason: str, cause: 
         yield Check("a", "s").ok("f")
         raise error
 
-    admin = KafkaAdmin({"ssl_password": "hunter2"})
-    cluster = Cluster(load(overrides={"timer": {"topics": "t"}}), admin, SystemClock())
+    reader = TopicChecks({"ssl_password": "hunter2"})
+    cluster = Cluster(load(overrides={"timer": {"topics": "t"}}), reader, SystemClock())
     first, second = examination.guarded("topics", cluster, part)
     assert first.code == "a"
     assert (second.code, second.severity, second.subject) == ("not_examined", "error", "topics")

@@ -15,7 +15,7 @@ from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
 from duewheel.doctor import shard
 from duewheel.doctor.cluster import Cluster
-from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.topic_checks import TopicChecks
 from duewheel.wheel.publisher_protocol import Seen
 
 
@@ -32,7 +32,7 @@ def test_a_configuration_that_does_not_fit_the_progress_is_found(
     epochs = Epochs.first(factory.slot_values(settings) | {"levels_ms": [1]})
     begun = Progress(0, 1, "owner", 1, 1, epochs, {("timers", 0): PartitionProgress(1, 1)})
     monkeypatch.setattr(shard, "all_shards", lambda _: {0: Seen(begun, 1)})
-    cluster = Cluster(settings, KafkaAdmin({}), SystemClock())
+    cluster = Cluster(settings, TopicChecks({}), SystemClock())
     (finding,) = shard._check_progress(cluster)  # noqa: SLF001
     assert (finding.code, finding.severity) == ("progress", "error")
     assert "levels_ms: was [1]" in finding.found
