@@ -5,7 +5,7 @@ host, data_directory
                 this host, and the disk of the shard
 bootstrap       whether a server takes connections
 cluster         the connection that the parts share
-apis, brokers, clocks, rights, topics, shard
+apis, brokers, clocks, rights, topics, targets, shard
                 a part each: Kafka's answers, and the checks of them
 trial, scratch  real transactions, in a topic of their own
 findings        a finding, and the summary

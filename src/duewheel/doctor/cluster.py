@@ -8,7 +8,10 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.topic_checks import TopicChecks
+
+_TRANSACTION_LOG = "__transaction_state"
 
 
 class Cluster:
@@ -43,3 +46,11 @@ class Cluster:
     def timer_topics(self) -> list[str]:
         """Listed timer topics, existing or not, and topics that match the pattern."""
         return [*self.settings.timer.topics, *self.reader.matching_topics(self.settings)]
+
+    @cached_property
+    def topics(self) -> dict[str, Topic]:
+        """Duewheel's topics, the named targets, and the transaction log, existing or not. Described
+        once, as findings from several descriptions could contradict each other.
+        """
+        targets = self.settings.timer.named_targets
+        return self.reader.topics([*self.own_topics, *targets, _TRANSACTION_LOG])

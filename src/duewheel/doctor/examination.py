@@ -22,6 +22,7 @@ from duewheel.doctor import (
     host,
     rights,
     shard,
+    targets,
     topics,
     trial,
 )
@@ -50,6 +51,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
             # Before the topics: the first transaction makes Kafka create its own topics.
             "transactions and clocks": _on_scratch_topic,
             "topics": topics.examine,
+            "targets": targets.examine,
             "shard": shard.examine,
             "rights": rights.examine,
         }

@@ -43,9 +43,10 @@ def examine(cluster: Cluster) -> Findings:
     needed = dict.fromkeys(settings.timer.named_targets, _TARGET)
     needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
     needed |= dict.fromkeys(cluster.timer_topics, _READ) | {settings.state_topic: _READ}
-    for name, topic in cluster.reader.topics(list(needed)).items():
+    for name, of_role in needed.items():
+        topic = cluster.topics[name]
         if topic.exists or topic.is_forbidden:
-            yield from check_topic(topic, needed[name], cluster.remedies)
+            yield from check_topic(topic, of_role, cluster.remedies)
     yield _check_transactional_id(cluster, shard_settings.transactional_id(settings))
 
 

@@ -19,12 +19,12 @@ def examine(cluster: Cluster) -> Findings:
     """Checks the shard in the timer topics that exist; its progress if no topic of duewheel's is
     missing.
     """
-    topics = cluster.reader.topics(cluster.own_topics)
+    topics = cluster.topics
     timers = [topics[name] for name in cluster.timer_topics if topics[name].exists]
     if timers:
         yield _check_partitions(cluster, timers)
         yield from check_room(cluster, timers)
-    if all(topic.exists for topic in topics.values()):
+    if all(topics[name].exists for name in cluster.own_topics):
         yield from _check_progress(cluster)
 
 

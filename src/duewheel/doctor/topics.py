@@ -1,7 +1,7 @@
-"""Checks the settings of duewheel's topics and of the targets that the configuration names.
+"""Checks each topic: its settings, and how well its records are kept.
 
 The checks of a start (kafka/topics) become findings here. The others are those that a start leaves
-to the operator: replicas, elections that lose records, sizes, targets that are missing.
+to the operator: replicas, elections that lose records.
 """
 
 from __future__ import annotations
@@ -10,46 +10,48 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
 from duewheel.api.examination import DoctorFinding, Severity
-from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described
+from duewheel.kafka.topics.topic_checks import TopicChecks
 from duewheel.kafka.topics.transaction_settings import USUAL, unsurvivable
 
-_TRANSACTION_LOG = "__transaction_state"
 _IN_SYNC_MIN = "min.insync.replicas"
 _UNCLEAN = "unclean.leader.election.enable"
-_BYTES_MAX = "max.message.bytes"
 _REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops all writes
 
 
+class _ChecksOfAStart(TopicChecks):
+    """Compares the topics of one description, and asks Kafka for none."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster.settings.kafka.client_options("admin"))
+        self._topics = cluster.topics
+
+    def topic_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        return {name: dict(found) for name in names if (found := self._topics[name].config)}
+
+    def partition_counts(self, names: Sequence[str]) -> dict[str, int]:
+        """Also has those that may not be described: they exist, with settings that nobody sees."""
+        topics = [self._topics[name] for name in names]
+        return {topic.name: len(topic.partitions) for topic in topics if not topic.is_absent}
+
+
 def examine(cluster: Cluster) -> Findings:
-    """Checks duewheel's topics, and the named targets."""
-    settings, remedies = cluster.settings, cluster.remedies
-    targets = settings.timer.named_targets
-    yield from check_open_targets(settings.timer)
-    for found in cluster.reader.topic_findings(settings):
+    """Compares duewheel's topics with their requirements; checks all that are described."""
+    settings, topics, remedies = cluster.settings, cluster.topics, cluster.remedies
+    checks = _ChecksOfAStart(cluster)
+    for found in checks.topic_findings(settings):
         yield as_finding(found, remedies)
     others = [name for name in cluster.timer_topics if name not in settings.timer.topics]
-    matching = cluster.reader.timer_topic_findings(settings, others)
-    yield from check_matching(matching, remedies)
-    topics = cluster.reader.topics([*cluster.own_topics, *targets, _TRANSACTION_LOG])
-    existing = {name: topic for name, topic in topics.items() if topic.exists}
-    for topic in existing.values():
-        yield from check_durability(topic, remedies)
-        yield from check_survivable(topic, remedies)
-    for target in targets:
-        if not topics[target].exists and not topics[target].is_forbidden:
-            yield Check("target_missing", f"topic {target}").error(
-                "the configuration names it as a target, and it does not exist: its messages "
-                "become dead letters",
-                f"`duewheel topic create {target}`, or {remedies.topic('create', target)}",
-            )
-    timers = [existing[name] for name in cluster.timer_topics if name in existing]
-    written = [existing[name] for name in targets if name in existing]
-    yield from check_sizes(timers, written, remedies)
+    matching = [name for name in others if topics[name].exists]
+    yield from check_matching(checks.timer_topic_findings(settings, matching), remedies)
+    for topic in topics.values():
+        if topic.exists:
+            yield from check_durability(topic, remedies)
+            yield from check_survivable(topic, remedies)
 
 
 def check_matching(by_topic: Mapping[str, Sequence[TopicFinding]], remedies: Remedies) -> Findings:
@@ -141,36 +143,3 @@ def check_survivable(topic: Topic, remedies: Remedies) -> Findings:
         text += "transaction there, so its timers are parked"
         remedy = remedies.setting(topic.name, f"{found.name}={USUAL}")
         yield Check("transaction_settings", f"topic {topic.name}").error(text, remedy)
-
-
-def check_sizes(timers: Sequence[Topic], targets: Sequence[Topic], remedies: Remedies) -> Findings:
-    """Checks that a target takes every message that a timer topic takes."""
-    sizes_max = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
-    if not sizes_max:
-        return
-    needed = max(sizes_max)
-    for target in targets:
-        if _BYTES_MAX not in target.config:
-            continue
-        most = int(target.config[_BYTES_MAX])
-        check = Check("message_size", f"topic {target.name}")
-        found = f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
-        if most >= needed:
-            yield check.ok(found)
-        else:
-            yield check.warning(
-                f"{found}: a larger message becomes a dead letter",
-                remedies.setting(target.name, f"{_BYTES_MAX}={needed}"),
-            )
-
-
-def check_open_targets(timer: TimerSection) -> Findings:
-    """Checks that each timer topic is open for a target."""
-    for topic, opened in timer.open_targets.items():
-        subject = "topics of the pattern" if topic == "*" else f"topic {topic}"
-        check = Check("open_targets", subject)
-        if opened:
-            yield check.ok(f"open for {', '.join(opened)}")
-        else:
-            remedy = "name targets in timer.targets, or one in timer.mapping; duewheel reconfigure"
-            yield check.warning("open for none: all dead letters", remedy)

@@ -1,17 +1,21 @@
-"""What `duewheel doctor` says of duewheel's topics and of targets."""
+"""What `duewheel doctor` says of duewheel's topics."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.config_file import small_settings
 from tests.harness.findings import partition, severities, topic
 
-from duewheel.config.keys_and_defaults import TimerSection
+from duewheel.clock import SystemClock
 from duewheel.doctor import topics
+from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState
+from duewheel.kafka.topics.topic_checks import TopicChecks
 
 REMEDIES = Remedies("kafka:9092", "User:x")
 
@@ -41,14 +45,6 @@ def test_how_well_a_topic_is_kept(
     assert [finding.severity] == expected
     assert said in finding.found
     assert remedy in finding.remedy
-
-
-def test_a_target_takes_what_a_timer_topic_takes() -> None:
-    small, large = (topic(config={"max.message.bytes": size}) for size in ("1000", "5000"))
-    assert severities(topics.check_sizes([small], [large], REMEDIES)) == ["ok"]
-    (finding,) = topics.check_sizes([small, large], [small], REMEDIES)
-    assert (finding.severity, "max.message.bytes=5000" in finding.remedy) == ("warning", True)
-    assert list(topics.check_sizes([topic()], [small], REMEDIES)) == []
 
 
 @pytest.mark.parametrize(
@@ -100,14 +96,16 @@ def test_a_setting_that_no_transaction_survives() -> None:
     assert "--entity-name t --add-config segment.index.bytes=" in finding.remedy
 
 
-def test_timer_topics_that_are_open_for_no_target() -> None:
-    named = {"topics": ["a", "b"], "topics_pattern": "team-.*", "topic": {"a": {"target": "mails"}}}
-    timer = TimerSection.model_validate(named)
-    found = list(topics.check_open_targets(timer))
-    assert [(f.subject, f.severity) for f in found] == [
-        ("topic a", "ok"),
-        ("topic b", "warning"),
-        ("topics of the pattern", "warning"),
-    ]
-    assert found[0].found == "open for mails"
-    assert "duewheel reconfigure" in found[1].remedy
+def test_a_topic_that_may_not_be_described_is_not_missing_and_hides_no_other(
+    tmp_path: Path,
+) -> None:
+    settings = small_settings(tmp_path)
+    cluster = Cluster(settings, TopicChecks({}), SystemClock())
+    (timers,), others = settings.timer.topics, list(settings.service_topics.values())
+    cluster.topics = {name: topic(name=name) for name in others} | {timers: Topic(timers, 29)}
+    found = list(topics.examine(cluster))
+    (hidden,) = [f for f in found if f.subject == f"topic {timers}"]
+    assert (hidden.code, hidden.severity) == ("topic_settings", "warning")
+    assert "no right to read its settings" in hidden.found
+    kept = [f.subject for f in found if f.code == "durability"]
+    assert kept == [f"topic {name}" for name in others]

@@ -1,0 +1,64 @@
+"""Checks the targets that the configuration names, and that each timer topic is open for some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duewheel.config.keys_and_defaults import TimerSection
+from duewheel.doctor.cluster import Cluster
+from duewheel.doctor.findings import Check, Findings
+from duewheel.doctor.remedies import Remedies
+from duewheel.kafka.topics.description import Topic
+
+_BYTES_MAX = "max.message.bytes"
+
+
+def examine(cluster: Cluster) -> Findings:
+    """Checks which targets timer topics are open for, then the targets themselves."""
+    timer, remedies = cluster.settings.timer, cluster.remedies
+    yield from check_open_targets(timer)
+    topics = cluster.topics
+    targets = [topics[name] for name in timer.named_targets]
+    for target in targets:
+        if not target.exists and not target.is_forbidden:
+            create = remedies.topic("create", target.name)
+            yield Check("target_missing", f"topic {target.name}").error(
+                "the configuration names it as a target, and it does not exist: its messages "
+                "become dead letters",
+                f"`duewheel topic create {target.name}`, or {create}",
+            )
+    timers = [topics[name] for name in cluster.timer_topics]
+    yield from check_sizes(timers, targets, remedies)
+
+
+def check_open_targets(timer: TimerSection) -> Findings:
+    """Checks that each timer topic is open for a target."""
+    for topic, opened in timer.open_targets.items():
+        subject = "topics of the pattern" if topic == "*" else f"topic {topic}"
+        check = Check("open_targets", subject)
+        if opened:
+            yield check.ok(f"open for {', '.join(opened)}")
+        else:
+            remedy = "name targets in timer.targets, or one in timer.mapping; duewheel reconfigure"
+            yield check.warning("open for none: all dead letters", remedy)
+
+
+def check_sizes(timers: Sequence[Topic], targets: Sequence[Topic], remedies: Remedies) -> Findings:
+    """Checks that a target takes every message that a timer topic takes."""
+    sizes_max = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
+    if not sizes_max:
+        return
+    needed = max(sizes_max)
+    for target in targets:
+        if _BYTES_MAX not in target.config:
+            continue
+        most = int(target.config[_BYTES_MAX])
+        check = Check("message_size", f"topic {target.name}")
+        found = f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
+        if most >= needed:
+            yield check.ok(found)
+        else:
+            yield check.warning(
+                f"{found}: a larger message becomes a dead letter",
+                remedies.setting(target.name, f"{_BYTES_MAX}={needed}"),
+            )
