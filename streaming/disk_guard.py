@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from duewheel.checkpoints.fs import Room
+from duewheel.checkpoints.disk_room import Room
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import lengths

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import structlog
 
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.disk_room import copies_on_write
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import record_key
 from duewheel.clock import SystemClock
@@ -63,7 +63,7 @@ def start_directory(settings: Settings, role: Role) -> DataDirectory:
     os.umask(0o077)
     with bar_of_bytes("making the wheel") as progress:
         directory = DataDirectory.start(settings.storage.data_dir, settings.wheel, role, progress)
-    kind = fs.copies_on_write(directory.path)
+    kind = copies_on_write(directory.path)
     if kind is not None:
         log.warning(COPIES_ON_WRITE, file_system=kind, path=str(directory.path))
     return directory

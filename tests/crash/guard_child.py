@@ -32,7 +32,7 @@ from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 from tests.harness.timer_rows import timer_batch as small_batch
 from tests.harness.timer_shard import TimerShard
 
-from duewheel.checkpoints.fs import Room
+from duewheel.checkpoints.disk_room import Room
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary

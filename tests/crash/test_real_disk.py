@@ -113,8 +113,8 @@ def test_a_full_disk_that_copies_on_write(
     can = made and subprocess.run([*within, "true"], check=False, capture_output=True)
     require(can and can.returncode == 0, "no mkfs.btrfs, or no right to mount")
     line = [*within, sys.executable, "-P", str(COPYING_CHILD)]
-    kind = "from duewheel.checkpoints import fs; from pathlib import Path; import sys; "
-    kind += "print(fs.copies_on_write(Path(sys.argv[1])))"
+    kind = "from duewheel.checkpoints import disk_room; from pathlib import Path; import sys; "
+    kind += "print(disk_room.copies_on_write(Path(sys.argv[1])))"
     asked = [*within, sys.executable, "-P", "-c", kind, str(place)]
     assert subprocess.check_output(asked, text=True) == "btrfs\n"
     died = subprocess.run([*line, "die", str(folder)], timeout=120, check=False)
@@ -128,8 +128,8 @@ def test_what_is_mounted_over_another_file_system_is_told(folder: Path, small: l
         'cd "$0" && mkdir lower upper work whole && mount -t overlay overlay '
         '-o lowerdir=lower,upperdir=upper,workdir=work whole && exec "$@"'
     )
-    kind = "from duewheel.checkpoints import fs; from pathlib import Path; "
-    kind += "print(*(fs.copies_on_write(Path(name)) for name in ('.', 'whole')))"
+    kind = "from duewheel.checkpoints import disk_room; from pathlib import Path; "
+    kind += "print(*(disk_room.copies_on_write(Path(name)) for name in ('.', 'whole')))"
     line = [*small, "sh", "-c", script, str(folder / "small"), sys.executable, "-P", "-c", kind]
     assert subprocess.check_output(line, text=True) == "None overlay\n"
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tests.harness.source_table import HEADERS, read_records
 from tests.harness.timer_rows import suite_parameters
 
-from duewheel.checkpoints.fs import Room
+from duewheel.checkpoints.disk_room import Room
 from duewheel.errors import KafkaUnavailable
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import TimerBatch, TopicPartition

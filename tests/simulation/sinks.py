@@ -18,7 +18,7 @@ from tests.simulation.timers import Copy, batch_of
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import Epoch, Epochs
-from duewheel.checkpoints.fs import Room
+from duewheel.checkpoints.disk_room import Room
 from duewheel.clock import Clock
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.request.headers import USERS, forged_rows, header_groups, read_headers

@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 
 from duewheel.api.examination import DoctorFinding
-from duewheel.checkpoints import fs
+from duewheel.checkpoints.disk_room import COPY_ON_WRITE, Room, copies_on_write
 from duewheel.checkpoints.file_lock import FileLock
+from duewheel.checkpoints.fs import HOST_FS, NewFile
 from duewheel.config.settings import Settings
 from duewheel.doctor.findings import Check, Findings
 from duewheel.factory import COPIES_ON_WRITE
@@ -45,7 +46,7 @@ def examine(settings: Settings) -> Findings:
         yield _check_allocated(wheel)
     yield check_file_system(data_dir, _file_system(folder))
     yield _check_file_use(data_dir, folder)
-    yield check_space(str(data_dir), fs.Room.of(folder, settings.storage.min_free.of), ring)
+    yield check_space(str(data_dir), Room.of(folder, settings.storage.min_free.of), ring)
     if folder == data_dir:
         yield check_rights(data_dir)
 
@@ -64,7 +65,7 @@ def _existing(path: Path) -> Path:
 def _file_system(folder: Path) -> str:
     """Returns the type of a folder's file system."""
     place = folder.resolve()
-    if (kind := fs.copies_on_write(place)) is not None:
+    if (kind := copies_on_write(place)) is not None:
         return kind
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
     return next(mounts[parent] for parent in (place, *place.parents) if parent in mounts)
@@ -78,7 +79,7 @@ def check_file_system(path: Path, kind: str) -> DoctorFinding:
         return check.error(f"{kind}: not local, so mapped files and locks are not safe", remedy)
     if kind in _PASSING:
         return check.warning(f"{kind}: its content ends with the container or the host", remedy)
-    if kind in fs.COPY_ON_WRITE:
+    if kind in COPY_ON_WRITE:
         return check.warning(f"{kind}: it {COPIES_ON_WRITE}", remedy)
     return check.ok(kind)
 
@@ -89,18 +90,18 @@ def _check_file_use(data_dir: Path, place: Path) -> DoctorFinding:
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=place) as folder:
             path = Path(folder) / "trial"
-            with closing(fs.NewFile(path, _TRIAL_BYTES)) as new:
+            with closing(NewFile(path, _TRIAL_BYTES)) as new:
                 new.sync()
                 new.put_in_place()
-            fd = fs.HOST_FS.open_existing(path)
+            fd = HOST_FS.open_existing(path)
             try:
-                with fs.HOST_FS.map(fd, _TRIAL_BYTES, writable=True) as mapped:
+                with HOST_FS.map(fd, _TRIAL_BYTES, writable=True) as mapped:
                     mapped[:4] = b"seen"
                     mapped.flush()
                 same = os.pread(fd, 4, 0) == b"seen"
                 whole = os.fstat(fd).st_blocks * _BLOCK_BYTES >= _TRIAL_BYTES
             finally:
-                fs.HOST_FS.close(fd)
+                HOST_FS.close(fd)
             with closing(FileLock(path)) as lock, closing(FileLock(path)) as other:
                 exclusive = lock.try_acquire() and not other.try_acquire()
     except OSError as error:
@@ -119,7 +120,7 @@ def _check_file_use(data_dir: Path, place: Path) -> DoctorFinding:
 def check_rights(data_dir: Path) -> DoctorFinding:
     """Checks that no other user can read message bodies or the key of copies."""
     os.scandir(data_dir).close()  # raises; the walk would find no file
-    readable = list(fs.HOST_FS.readable_by_others(data_dir))
+    readable = list(HOST_FS.readable_by_others(data_dir))
     check = Check("data_rights", str(data_dir))
     if not readable:
         return check.ok("only its owner can read its files")
@@ -129,7 +130,7 @@ def check_rights(data_dir: Path) -> DoctorFinding:
     )
 
 
-def check_space(subject: str, room: fs.Room, ring: int) -> DoctorFinding:
+def check_space(subject: str, room: Room, ring: int) -> DoctorFinding:
     """Checks the room for timers, and for the bytes that the wheel will take (`ring`)."""
     text = f"{room.free_bytes >> 20} MiB free, ingest leaves {room.min_free_bytes >> 20}"
     text += " (storage.min_free)" + (f", the wheel takes {ring >> 20}" if ring else "")

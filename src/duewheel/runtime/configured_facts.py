@@ -7,7 +7,7 @@ from functools import cached_property
 
 from duewheel.api.reasons import REASONS
 from duewheel.api.shard import DiskView, QuotaView, RateView, TimerTopicsView, by_partition
-from duewheel.checkpoints.fs import Room
+from duewheel.checkpoints.disk_room import Room
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.timer_topics_file import TopicSet

@@ -34,7 +34,7 @@ from duewheel import factory
 from duewheel.audit.history import AuditHistory
 from duewheel.backoff import Backoff
 from duewheel.checkpoints.commit_and_close_pages import Marks
-from duewheel.checkpoints.fs import Room
+from duewheel.checkpoints.disk_room import Room
 from duewheel.checkpoints.local_state import RecoveryRecord, dequeue_has_decided, read_local_state
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State

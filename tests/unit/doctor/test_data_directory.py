@@ -11,7 +11,7 @@ import pytest
 from tests.harness.config_file import small_settings
 
 from duewheel.api.examination import DoctorFinding
-from duewheel.checkpoints.fs import Room
+from duewheel.checkpoints.disk_room import Room
 from duewheel.clock import SystemClock
 from duewheel.doctor import data_directory
 from duewheel.doctor.cluster import Cluster

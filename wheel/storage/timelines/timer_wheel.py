@@ -33,7 +33,8 @@ from pathlib import Path
 
 import numpy as np
 
-from duewheel.checkpoints.fs import HOST_FS, FileSystem, NewFile, Room
+from duewheel.checkpoints.disk_room import Room
+from duewheel.checkpoints.fs import HOST_FS, FileSystem, NewFile
 from duewheel.errors import NO_ROOM, CorruptFile, DiskFull
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.wheel.storage.byte_layouts import (
