@@ -229,7 +229,7 @@ PLANTED = {
     "half-slot-of-range": Planted(
         "3",
         "D forgets the chunks of the slot before this one",
-        "wheel/dequeue/phase_and_position.py",
+        "wheel/dequeue/position.py",
         "before, rows = (self.half_below, self.half_rows) if is_same else ({}, {})",
         "before, rows = {}, self.half_rows if is_same else {}",
     ),

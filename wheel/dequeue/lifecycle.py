@@ -19,7 +19,7 @@ from duewheel.clock import Clock
 from duewheel.errors import CorruptFile
 from duewheel.wheel.dequeue.committer import Overtaken
 from duewheel.wheel.dequeue.loop import Loop
-from duewheel.wheel.dequeue.phase_and_position import Phase
+from duewheel.wheel.dequeue.phase import Phase
 from duewheel.wheel.dequeue.pipeline import THREADS, Threads
 from duewheel.wheel.dequeue.statistics import Statistics, Totals
 from duewheel.wheel.dequeue_config import DequeueConfig

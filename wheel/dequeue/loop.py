@@ -8,8 +8,7 @@
     4. the progress is mirrored locally (committer.py)
     5. cancels are replied to, in a transaction of its own (cancel_replies.py)
 
-The `Phase` of a turn decides about its steps (phase_and_position.py). lifecycle.py starts and ends
-the loop.
+The `Phase` of a turn decides about its steps (phase.py). lifecycle.py starts and ends the loop.
 
 - One closed range at a time, with one C for all its slots. A range without rows needs no commit of
   its own; the next commit counts it as delivered. A range that continues beyond the ring, after a
@@ -46,8 +45,9 @@ from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue.clock_guard import ClockGuard
 from duewheel.wheel.dequeue.committer import Committer, TooLarge, TooWide
 from duewheel.wheel.dequeue.partition_ends import BoundsKeeper
-from duewheel.wheel.dequeue.phase_and_position import Phase, Position
+from duewheel.wheel.dequeue.phase import Phase
 from duewheel.wheel.dequeue.pipeline import Pipeline, PreparedChunk, Threads
+from duewheel.wheel.dequeue.position import Position
 from duewheel.wheel.dequeue.statistics import CountsLog, Totals
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.publisher_protocol import Prepared, Publisher

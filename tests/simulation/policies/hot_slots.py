@@ -32,10 +32,10 @@ FAULTS = {
     "hot-rows-of-chunk": Planted(
         "bytes",
         "a topic without a row in a chunk has none out of the slot",
-        "wheel/dequeue/phase_and_position.py",
+        "wheel/dequeue/position.py",
         "{**rows, **half_rows}",
         "half_rows",
-        test="unit/wheel/dequeue/test_phase_and_position.py::"
+        test="unit/wheel/dequeue/test_position.py::"
         "test_the_chunks_of_a_slot_raise_d_of_each_partition",
     ),
     "hot-by-id": Planted(

@@ -1,37 +1,17 @@
-"""The state of the loop: `Position` (how far it has delivered) and `Phase` (the work of a turn).
-
-Both are values. The loop replaces each by one store, so another thread reads a state that the loop
-was in, never half of the next one.
+"""How far a shard has delivered, as a value. The loop replaces it by one store, so another thread
+reads a position that the loop was at, never half of the next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from types import MappingProxyType
 
 from duewheel.checkpoints.commit_and_close_pages import Close, Marks
 from duewheel.schemas.batches import TopicPartition
 
 _NO_ROWS: Mapping[str, int] = MappingProxyType({})
-
-
-class Phase(Enum):
-    """The work of a turn of the loop. A start begins in RECOVERING and never returns to it.
-
-        RECOVERING ──► CLOSING ◄──► DELIVERING
-                          ▲  PAUSED  ▲                from either, and back, by the operator
-
-    In RECOVERING and PAUSED the loop closes and delivers no slot, and replies to no cancel. It
-    still commits stale progress, or a standby would treat the owner as dead; held copies move in
-    these commits.
-    """
-
-    RECOVERING = "ingest is making the files whole, or reads again what is missing"
-    PAUSED = "the operator has paused delivery"
-    CLOSING = "everything closed is delivered: slots whose time is past are closed, then delivered"
-    DELIVERING = "closed slots are delivered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +43,7 @@ class Position:
         return self.delivered_slot == self.close.floor
 
     def behind_ms(self, now_ms: int, precision_ms: int) -> int:
-        """The age of the oldest slot that is not delivered in full."""
+        """The age of the oldest slot that is not delivered in full, for the heartbeat."""
         return max(0, now_ms - self.delivered_slot * precision_ms)
 
     def after(

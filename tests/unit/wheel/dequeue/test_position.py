@@ -6,7 +6,7 @@ import pytest
 from tests.harness.timer_rows import TIMER_TOPIC
 
 from duewheel.checkpoints.commit_and_close_pages import Close
-from duewheel.wheel.dequeue.phase_and_position import Position
+from duewheel.wheel.dequeue.position import Position
 
 P, Q = (TIMER_TOPIC, 0), (TIMER_TOPIC, 1)
 CLOSE = Close(5, {P: 10, Q: 20}, 9, {P: 15, Q: 25})
