@@ -35,7 +35,8 @@ from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_POLICY, Deliver
 from duewheel.schemas.wire.record_codec import with_header
 from duewheel.wheel import target_rules
 from duewheel.wheel.dequeue import requeue
-from duewheel.wheel.dequeue.partitioner import used_topics, without_target
+from duewheel.wheel.dequeue.costly_rows import beyond_share
+from duewheel.wheel.dequeue.partitioner import places, to_unavailable, used_topics
 from duewheel.wheel.dequeue.too_large import too_large
 from duewheel.wheel.policies.policy import returning
 from duewheel.wheel.target_rules import NO_TARGET, Reason, Target
@@ -123,6 +124,31 @@ def decide(
         exists = [not targets[topic].refusal for topic, _ in deliveries.source_partitions]
         fate[letters & np.array(exists, np.bool_)[deliveries.source_partition]] = Fate.KEEP
     return Fates(fate, reason, not_before_ms)
+
+
+def without_target(
+    deliveries: Deliveries,
+    targets: Mapping[str, Target],
+    leaving: Bool,
+    paused: PausedTimers,
+    now_ms: int,
+) -> Bool:
+    """Rows whose target partition takes no writes for now, whose target is not looked up yet, or
+    that are beyond the share of costly targets (costly_rows.py, which the last three are for).
+
+    Excluded are dead letters and copies, which have no other place to wait, and rows without a
+    fixed partition as long as another one takes writes.
+    """
+    known = [targets.get(topic) for topic in deliveries.targets]
+    unknown = np.array([one is not None and one.is_unknown for one in known], np.bool_)
+    rows: Bool = unknown[deliveries.target]
+    bound = deliveries.dead_letter | deliveries.is_copy
+    if any(one is not None and (one.unavailable or one.costly_by) for one in known):
+        place = places(deliveries, targets, lambda free: free[0])
+        rows = rows | to_unavailable(deliveries, targets, place)
+        leaving = leaving & ~(bound | deliveries.answer | rows)
+        rows |= beyond_share(deliveries, known, place, leaving, paused, now_ms)
+    return rows & ~bound
 
 
 def _of_paused(deliveries: Deliveries, paused: PausedTimers) -> Bool:

@@ -3,7 +3,7 @@
 - The requested one; else by the key's hash; else a random one of those that take writes, the same
   for all such rows of a topic in one call.
 - A dead letter whose key's partition takes no writes goes to another one.
-- `without_target` finds the rows whose partition takes no writes for now; their fate: fate.py.
+- `to_unavailable` finds the rows whose partition takes no writes for now; their fate: fate.py.
 - `narrow_cuts` divides rows that write to more partitions than a transaction may have.
 
 Pure functions over columns: no client, any thread.
@@ -18,10 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duewheel.checkpoints.pauses import PausedTimers
 from duewheel.schemas.arrays import Bool, Int64, rank_among_equals
 from duewheel.schemas.batches import NO_PARTITION, Deliveries, topic_numbers
-from duewheel.wheel.dequeue.costly_rows import beyond_share
 from duewheel.wheel.encoded import Writes
 from duewheel.wheel.target_rules import Target, key_partition
 
@@ -51,34 +49,8 @@ def used_topics(deliveries: Deliveries) -> list[str]:
     return list(dict.fromkeys(deliveries.targets[index] for index in in_turn.tolist()))
 
 
-def without_target(
-    deliveries: Deliveries,
-    targets: Mapping[str, Target],
-    leaving: Bool,
-    paused: PausedTimers,
-    now_ms: int,
-) -> Bool:
-    """Rows whose target partition takes no writes for now, whose target is not looked up yet, or
-    that are beyond the share of costly targets (costly_rows.py, which the last three are for).
-
-    Excluded are dead letters and copies, which have no other place to wait, and rows without a
-    fixed partition as long as another one takes writes.
-    """
-    known = [targets.get(topic) for topic in deliveries.targets]
-    unknown = np.array([one is not None and one.is_unknown for one in known], np.bool_)
-    rows: Bool = unknown[deliveries.target]
-    bound = deliveries.dead_letter | deliveries.is_copy
-    if any(one is not None and (one.unavailable or one.costly_by) for one in known):
-        partition = _partitions(deliveries, targets, lambda free: free[0])
-        rows = rows | _unavailable(deliveries, targets, partition)
-        place = _packed_partitions(deliveries, partition)
-        leaving = leaving & ~(bound | deliveries.answer | rows)
-        rows |= beyond_share(deliveries, known, place, leaving, paused, now_ms)
-    return rows & ~bound
-
-
-def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partition: Int64) -> Bool:
-    """Rows that would go to a partition that takes no writes for now."""
+def to_unavailable(deliveries: Deliveries, targets: Mapping[str, Target], place: Int64) -> Bool:
+    """Rows whose topic-partition (`places`) takes no writes for now."""
     packed = [
         index << _PARTITION_BITS | number
         for index, topic in enumerate(deliveries.targets)
@@ -87,7 +59,7 @@ def _unavailable(deliveries: Deliveries, targets: Mapping[str, Target], partitio
     ]
     if not packed:
         return np.zeros(len(deliveries), np.bool_)
-    return np.isin(_packed_partitions(deliveries, partition), packed)
+    return np.isin(place, packed)
 
 
 def grouped(
@@ -96,7 +68,7 @@ def grouped(
     """The rows sorted by topic-partition, in order within each; the bounds of each group; and the
     earlier place of each row.
     """
-    place = _packed_partitions(deliveries, _partitions(deliveries, targets, chance.choice))
+    place = places(deliveries, targets, chance.choice)
     order: Int64 = np.arange(len(deliveries))
     if (place[1:] < place[:-1]).any():
         order = np.argsort(place, kind="stable")
@@ -134,12 +106,14 @@ def narrow_cuts(writes: Writes, partitions_max: int) -> list[int]:
         cuts.append(cut)
 
 
-def _partitions(
+def places(
     deliveries: Deliveries,
     targets: Mapping[str, Target],
     pick: Callable[[Sequence[int]], int],
 ) -> Int64:
-    """Each row's partition; `pick` chooses the one for a topic's rows without key and request."""
+    """The topic-partition of each row, as one number; `pick` chooses the one for a topic's rows
+    without key and request.
+    """
     counts = np.ones(len(deliveries.targets), np.int64)
     sticky = np.zeros(len(deliveries.targets), np.int64)
     for index in np.unique(deliveries.target).tolist():
@@ -151,13 +125,14 @@ def _partitions(
     free = key_partition(deliveries.key_hash, counts[of], sticky[of])
     if deliveries.dead_letter.any():
         # Without this a dead letter would wait although other partitions take writes.
-        astray = deliveries.dead_letter & _unavailable(deliveries, targets, free)
+        place = _packed(deliveries, free)
+        astray = deliveries.dead_letter & to_unavailable(deliveries, targets, place)
         free = np.where(astray, sticky[of], free)
     requested = deliveries.target_partition
-    return np.where(requested == NO_PARTITION, free, requested)
+    return _packed(deliveries, np.where(requested == NO_PARTITION, free, requested))
 
 
-def _packed_partitions(deliveries: Deliveries, partition: Int64) -> Int64:
+def _packed(deliveries: Deliveries, partition: Int64) -> Int64:
     """Target and partition of each row in one number."""
     packed: Int64 = (deliveries.target.astype(np.int64) << _PARTITION_BITS) + partition
     return packed

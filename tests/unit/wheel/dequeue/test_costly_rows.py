@@ -11,7 +11,7 @@ from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import binary
-from duewheel.wheel.dequeue.partitioner import without_target
+from duewheel.wheel.dequeue.fate import without_target
 from duewheel.wheel.target_rules import Target
 
 USUAL = Target(100, 1 << 20)
