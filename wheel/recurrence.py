@@ -36,7 +36,7 @@ from duewheel.schemas.request.header_values import SATURATED, parse_instants
 from duewheel.schemas.request.recurrences import INTERVAL, UNIT_MS
 from duewheel.schemas.wire.record_reader import header_starts
 from duewheel.schemas.wire.varint import read_varint
-from duewheel.wheel.recurring_instants import Cron, Every
+from duewheel.wheel.cron_instants import Cron, Every
 
 LATE_MS = 60_000
 MISSED_MAX = 1_000

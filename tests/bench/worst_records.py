@@ -45,7 +45,7 @@ BOUNDS: Mapping[str, str] = {
     inputs.RECURRING: "`recurring = true`; 64 KiB each (`schemas/header_names.py`); 2,000 of a "
     "transaction",
     inputs.EXPRESSIONS: "the same; 100 bytes each; nine years are searched "
-    "(`wheel/recurring_instants.py`)",
+    "(`wheel/cron_instants.py`)",
 }
 
 

@@ -13,8 +13,8 @@ from cronsim import CronSim, CronSimError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duewheel.wheel import recurring_instants as cron
-from duewheel.wheel.recurring_instants import YEARS_MAX, Cron, Every, Walls, offset
+from duewheel.wheel import cron_instants as cron
+from duewheel.wheel.cron_instants import YEARS_MAX, Cron, Every, Walls, offset
 
 # By an hour; by half of one; at midnight; a day that was left out; none for decades; none at all.
 ZONES = (

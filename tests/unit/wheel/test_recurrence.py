@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from duewheel.errors import ConfigError
 from duewheel.schemas.request.header_values import parse_instants
 from duewheel.wheel import recurrence as recurrence_module
+from duewheel.wheel.cron_instants import Cron
 from duewheel.wheel.recurrence import (
     LATE_MS,
     MISSED_MAX,
@@ -21,7 +22,6 @@ from duewheel.wheel.recurrence import (
     numbers_in,
     recurrence_of,
 )
-from duewheel.wheel.recurring_instants import Cron
 
 T0 = 1_800_000_000_000
 HOUR_MS = 3_600_000
