@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field
+from pydantic import AliasPath, Field
 
 from duewheel.api.conditions import Condition
 from duewheel.api.model import Result
 
 
 class FleetShard(Result):
-    """A shard, by facts of its server's /v1/status."""
+    """A shard, by facts of its server's /v1/status; validation takes them out of that JSON."""
 
     shard: int
     role: Literal["owner", "standby"]
     ready: bool
     pending: int | None
     delivered: int
-    lag: int | None = Field(description="messages in the timer topics that are not taken yet")
-    behind_ms: int | None = Field(description="age of the oldest slot not delivered in full")
+    lag: int | None = Field(
+        validation_alias=AliasPath("ingest", "lag"),
+        description="messages in the timer topics that are not taken yet",
+    )
+    behind_ms: int | None = Field(
+        validation_alias=AliasPath("dequeue", "behind_ms"),
+        description="age of the oldest slot not delivered in full",
+    )
     conditions: list[Condition]
-
-    @classmethod
-    def of_status(cls, status: Mapping[str, Any]) -> FleetShard:
-        """Takes these facts out of the JSON of a ShardView.
-
-        Raises:
-            LookupError, TypeError, ValueError: it is none.
-        """
-        own = {name: status[name] for name in ("shard", "role", "ready", "pending", "delivered")}
-        ingest, dequeue = status["ingest"], status["dequeue"]
-        own |= {"lag": ingest["lag"], "behind_ms": dequeue["behind_ms"]}
-        return cls.model_validate(own | {"conditions": status["conditions"]})
 
 
 class FleetMember(Result):

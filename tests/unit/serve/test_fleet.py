@@ -104,6 +104,19 @@ def test_each_server_is_asked_with_the_token_of_the_request(tmp_path: Path) -> N
     assert (found["shards"], found["absent"]) == (2, [1])
 
 
+def test_a_shard_has_the_same_facts_from_its_own_server_and_from_another(tmp_path: Path) -> None:
+    shard = settings_of(tmp_path / "shard")
+    fill(shard)
+    with served(shard) as client:
+        (own,) = client.get("/v1/fleet").json()["members"]
+    with (
+        listening(make_app(shard, ManualClock(NOW_MS), Access())) as address,
+        served(shard_of(tmp_path, (address.rstrip("/"),))) as client,
+    ):
+        (asked,) = client.get("/v1/fleet").json()["members"]
+    assert own["status"] == asked["status"]
+
+
 def test_a_server_with_tls_needs_a_certificate_that_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, require: Callable[[object, str], None]
 ) -> None:
@@ -175,7 +188,9 @@ def test_a_server_that_answers_without_end_is_cut_off(
 NESTED = b"[" * 200_000
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"shard": 0}', b"\xff", NESTED])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"shard": 0}', b'{"ingest": 5}', b"\xff", NESTED]
+)
 def test_what_is_no_status_is_said(tmp_path: Path, body: bytes) -> None:
     with answering(200, {}, body) as (url, _), served(shard_of(tmp_path, (url,))) as client:
         (member,) = client.get("/v1/fleet").json()["members"]

@@ -11,13 +11,13 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import closing, suppress
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException
-from typing import Any, NoReturn
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from duewheel.api.fleet import Fleet, FleetMember, FleetShard
@@ -29,8 +29,6 @@ from duewheel.threads import beside
 
 ANSWER_S = 2.0  # of all servers
 _ANSWER_BYTES_MAX = 16 << 20
-
-Status = Mapping[str, Any]
 
 
 class _Unanswered(DuewheelError):
@@ -46,7 +44,7 @@ def read_fleet(settings: Settings, clock: Clock, authorization: str | None) -> F
     if settings.serve.shards:
         members = _answers([_ShardServer(url, authorization) for url in settings.serve.shards])
     else:
-        members = [_member(None, partial(_own_status, settings, clock))]
+        members = [_member(None, partial(_own_shard, settings, clock))]
     answered = [member.status for member in members if member.status is not None]
     owned = {status.shard for status in answered if status.role == "owner"}
     count = settings.shard.count
@@ -66,18 +64,28 @@ def _answers(servers: Sequence[_ShardServer]) -> list[FleetMember]:
     return members
 
 
-def _member(url: str | None, read: Callable[[], Status]) -> FleetMember:
+def _member(url: str | None, read: Callable[[], FleetShard]) -> FleetMember:
     try:
-        return FleetMember(url=url, status=FleetShard.of_status(read()), error=None)
+        return FleetMember(url=url, status=read(), error=None)
     except (DuewheelError, HTTPException, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    except (LookupError, TypeError, ValueError, RecursionError):
+    except ValueError:
         reason = "its answer is no status of a shard"
     return FleetMember(url=url, status=None, error=reason)
 
 
-def _own_status(settings: Settings, clock: Clock) -> dict[str, Any]:
-    return read_status(settings, clock).model_dump(mode="json", by_alias=True)
+def _own_shard(settings: Settings, clock: Clock) -> FleetShard:
+    status = read_status(settings, clock)
+    return FleetShard(
+        shard=status.shard,
+        role=status.role,
+        ready=status.ready,
+        pending=status.pending,
+        delivered=status.delivered,
+        lag=status.ingest.lag,
+        behind_ms=status.dequeue.behind_ms,
+        conditions=status.conditions,
+    )
 
 
 class _ShardServer:
@@ -90,11 +98,11 @@ class _ShardServer:
         self._socket: socket.socket | None = None
         self._is_cut = False
 
-    def status(self) -> Any:
-        """The answer.
+    def status(self) -> FleetShard:
+        """The facts in its answer.
 
         Raises:
-            _Unanswered, HTTPException, OSError, ValueError, RecursionError: it has none.
+            _Unanswered, HTTPException, OSError, ValueError: it has none.
         """
         with closing(_connected(self.url)) as server:
             with self._lock:
@@ -110,7 +118,7 @@ class _ShardServer:
                 body = answer.read(_ANSWER_BYTES_MAX)
         if answer.status != HTTPStatus.OK:
             raise _Unanswered(f"{answer.status}: {_detail(body, answer.reason)}")
-        return json.loads(body)
+        return FleetShard.model_validate_json(body)
 
     def cut_off(self) -> None:
         """Ends the connection, or that which is being made."""
