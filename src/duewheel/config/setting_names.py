@@ -25,16 +25,18 @@ OWN_TOPICS = "timer.topics and duewheel's own topics"
 CLOSED, PARAMETERS = "forbidden_targets", "parameters"
 
 
-def changed(old: Mapping[str, Any], settings: Settings, new: Mapping[str, Any]) -> dict[str, Any]:
+def changed(
+    old: Mapping[str, Any], settings: Settings, new: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
     """Compares the newest epoch's values with those that the configuration gives.
 
     Returns:
-        {setting: {"old", "new"}}; None: not set. Durations are texts.
+        Old and new value by setting; None: not set. Durations are texts.
     """
     was, now = dict(_settings(old)), dict(_settings(new))
     pairs = {key: (was.get(key), now.get(key)) for key in sorted(was.keys() | now)}
     pairs |= _own_topics(set(old.get(PARAMETERS, {}).get(CLOSED, ())), settings)
-    return {key: {"old": a, "new": b} for key, (a, b) in pairs.items() if a != b}
+    return {key: (a, b) for key, (a, b) in pairs.items() if a != b}
 
 
 def _settings(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

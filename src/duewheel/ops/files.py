@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict
 
 from duewheel.api.files import CheckedFiles, FileFinding
 from duewheel.checkpoints.fs import READING_FS, FileSystem
@@ -90,5 +89,8 @@ def check_files(settings: Settings) -> CheckedFiles:
     """
     with _existing(settings):
         report = full_check.check(settings.storage.data_dir, settings.wheel)
-    findings = [FileFinding(**asdict(finding)) for finding in report.findings]
+    findings = [
+        FileFinding(file=each.file, offset=each.offset, code=each.code, detail=each.detail)
+        for each in report.findings
+    ]
     return CheckedFiles(ok=report.ok, records=report.records, findings=findings)

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 from duewheel import factory
@@ -74,7 +74,7 @@ def apply_settings(settings: Settings, *, dry_run: bool, rotate_key: bool = Fals
     changes = setting_names.changed(old, settings, factory.slot_values(settings))
     return Reconfigured(
         dry_run=dry_run,
-        changes={name: SettingChange(**change) for name, change in changes.items()},
+        changes={name: SettingChange(old=a, new=b) for name, (a, b) in changes.items()},
         since=by_name(planned.since),
         epochs=len(planned.progress.epochs),
         dropped=planned.dropped,
@@ -191,7 +191,10 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> L
                 accept(directory, publisher, progress, accepted, topics.ids)
                 with closing(DurableCheckpoints(directory.path)) as checkpoints:
                     checkpoints.write()
-    lost = {name: LostPartition(**asdict(loss)) for name, loss in by_name(accepted).items()}
+    lost = {
+        name: LostPartition(kind=loss.kind, was=loss.was, start=loss.start, unread=loss.unread)
+        for name, loss in by_name(accepted).items()
+    }
     return LossAccepted(dry_run=dry_run, accepted=lost)
 
 

@@ -105,7 +105,7 @@ class _ImportPart:
 
 @dataclass
 class _Tally:
-    """The counts of one run, with the names of FileImported."""
+    """The counts of one run."""
 
     read: int = 0
     written: int = 0
@@ -183,16 +183,24 @@ class _Import:
         self._skip_sent(ledger_run.position)
         with ledger_run.after(lambda: f"{self._tally.written} timers were written before"):
             complete = self._send(ledger_run)
-        counts = self._tally.targets
-        targets = self._ledger.resolve(counts)
+        tally = self._tally
+        targets = self._ledger.resolve(tally.targets)
         missing = (t for t, target in targets.items() if target.refusal is not Reason.NONE)
         return FileImported(
             name=self._choice.name,
             dry_run=self._choice.dry_run,
             complete=complete,
             already_done=already_done,
+            read=tally.read,
+            written=tally.written,
+            cancelled=tally.cancelled,
+            past_due=tally.past_due,
+            refused=tally.refused,
+            refused_first=tally.refused_first,
+            earliest_due_ms=tally.earliest_due_ms,
+            latest_due_ms=tally.latest_due_ms,
+            targets=dict(tally.targets.most_common()),
             missing_targets=sorted(missing),
-            **vars(self._tally) | {"targets": dict(counts.most_common())},
         )
 
     def _skip_sent(self, position: ImportPosition) -> None:

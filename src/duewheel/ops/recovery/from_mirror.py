@@ -90,7 +90,8 @@ def recover(
         lines = Lines(reader, found.waiting)
         sent = import_lines(settings, clock, lines, TimerFields(), choice, otherwise=_CHANGED)
     return MirrorRecovered(
-        **sent.model_dump(exclude={"name", "read", "cancelled", "refused_first"}),
+        dry_run=sent.dry_run,
+        complete=sent.complete,
         records=found.records,
         delivered=found.states[RecordState.LEFT],
         cancelled=found.states[RecordState.CANCELLED],
@@ -102,6 +103,14 @@ def recover(
         left_out=dict(+found.left_out),
         newest_record_ms=found.newest_ms,
         newest_receipt_ms=evidence.newest_ms,
+        already_done=sent.already_done,
+        written=sent.written,
+        past_due=sent.past_due,
+        refused=sent.refused,
+        earliest_due_ms=sent.earliest_due_ms,
+        latest_due_ms=sent.latest_due_ms,
+        targets=sent.targets,
+        missing_targets=sent.missing_targets,
     )
 
 

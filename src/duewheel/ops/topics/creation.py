@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 
 from duewheel import factory
 from duewheel.api.topics import CreatedTopic, ExaminedTopic
@@ -39,7 +38,15 @@ def init_topics(
             settings, partitions=partitions, replication_factor=replication_factor
         )
         for finding in (*found, *_targets(settings, admin, is_wanted)):
-            yield ExaminedTopic(**asdict(finding) | {"state": finding.state.value})
+            yield ExaminedTopic(
+                topic=finding.topic,
+                state=finding.state.value,
+                setting=finding.setting,
+                wanted=finding.wanted,
+                actual=finding.actual,
+                reason=finding.reason,
+                remedy=finding.remedy,
+            )
 
 
 def _targets(
