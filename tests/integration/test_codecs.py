@@ -99,7 +99,9 @@ def test_what_producers_compress_is_read_back_and_previewed(
     publish_progress(publisher, replace(found, partitions=parts))
     publisher.close()
     shutil.rmtree(settings.storage.data_dir)
-    assert preview_start(settings).pending_rows == 2
+    seen = list[tuple[int, int | None]]()
+    preview = preview_start(settings, lambda done, total: seen.append((done, total)))
+    assert (preview.pending_rows, seen[-1]) == (2, (2, 2))
 
 
 @pytest.mark.spark

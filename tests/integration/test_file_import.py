@@ -140,6 +140,21 @@ def test_lines_are_judged_first_then_sent_once_and_delivered(
     assert records[b"c"].partition == 1
 
 
+def test_the_lines_that_are_read_are_reported_after_each_chunk(shard: SparklessShard) -> None:
+    file = io.BytesIO(lines_of(*(timer(shard, key, now_ms() + HOUR_MS) for key in "abcde")))
+    seen = list[tuple[int, int | None]]()
+    import_lines(
+        shard.settings,
+        SystemClock(),
+        file,
+        TimerFields(),
+        Choice("mine"),
+        chunk_lines=2,
+        advanced=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(2, None), (4, None), (5, None)]
+
+
 def test_another_file_under_the_name_is_refused(shard: SparklessShard) -> None:
     later = now_ms() + HOUR_MS
     rows = [timer(shard, key, later) for key in "abc"]

@@ -16,6 +16,7 @@ from duewheel.cli.request_options import OF_NEW_TIMER, with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import KafkaUnavailable, Unacknowledged
+from duewheel.osutil.terminal import bar_of_count
 
 if TYPE_CHECKING:
     from duewheel.ops.changes.timer_writer import TimerWriter
@@ -98,9 +99,9 @@ def import_(
     """
     from duewheel.ops.file_import.exactly_once import Choice, import_lines
 
-    verdict = import_lines(
-        settings, SystemClock(), file, defaults, Choice(name, dry_run, skip_refused)
-    )
+    choice = Choice(name, dry_run, skip_refused)
+    with bar_of_count("lines") as advanced:
+        verdict = import_lines(settings, SystemClock(), file, defaults, choice, advanced=advanced)
     if not output.is_json:
         for each in verdict.refused_first:
             click.echo(printable(f"refused: line {each.line}  {each.code}  {each.reason}"))

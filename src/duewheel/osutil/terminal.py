@@ -56,8 +56,8 @@ def bar_of_bytes(text: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 @contextmanager
-def bar_of_count(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that draws how many are done, of all."""
+def bar_of_count(text: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A function that draws how many are done, of all; None: of an unknown number."""
     with progress_bar() as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

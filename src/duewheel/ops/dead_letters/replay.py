@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.acceptance import NOT_ALLOWED
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
+from duewheel.ops.how_far import Advanced, unseen
 from duewheel.ops.pages import place_text
 from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.columns import binary
@@ -37,8 +38,6 @@ from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.preview import previews_of
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.target_rules import Reason, Target, reason_text
-
-Advanced = Callable[[int, int], None]  # called with the number of offsets that are read, of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +54,10 @@ def replay(
     *,
     dry_run: bool,
     chunk_records: int = CHUNK_RECORDS,
-    advanced: Advanced = lambda _done, _total: None,
+    advanced: Advanced = unseen,
 ) -> Replayed:
     """Replays the wanted dead letters that have not been replayed, up to `chunk_records` in each
-    transaction; a dry run only counts them. Calls `advanced` after each.
+    transaction; a dry run only counts them. Calls `advanced` with the offsets read after each.
 
     Raises:
         ConfigError: `to_topic` is one of duewheel's own topics, or does not exist.

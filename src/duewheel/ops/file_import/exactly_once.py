@@ -35,8 +35,8 @@ from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.timer_records import TimerRecord, new_records
 from duewheel.ops.file_import.line_records import record_of
 from duewheel.ops.file_import.lines import FileLine, Readable, fields_in, lines_of, next_chunk
+from duewheel.ops.how_far import Advanced, unseen
 from duewheel.ops.source_name import require_source_name
-from duewheel.osutil.terminal import progress_bar
 from duewheel.schemas.request.preview import Preview, Rejection, previews_of
 from duewheel.wheel.target_rules import Reason
 
@@ -66,10 +66,11 @@ def import_lines(
     choice: Choice,
     chunk_lines: int = _CHUNK_LINES,
     otherwise: str = _OTHERWISE,
+    advanced: Advanced = unseen,
 ) -> FileImported:
     """Sends the lines that are not sent yet, each empty or JSON (line_records.py); `defaults` are
     the fields of lines that do not have them, `otherwise` is the remedy where the file begins with
-    other lines than those that were sent.
+    other lines than those that were sent. Calls `advanced` with the lines read, after each chunk.
 
     Raises:
         ConfigError: the file does not begin with the lines that this import has sent, or a topic is
@@ -78,7 +79,9 @@ def import_lines(
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and sends nothing
             twice.
     """
-    with closing(_Import(settings, clock, file, defaults, choice, chunk_lines, otherwise)) as job:
+    with closing(
+        _Import(settings, clock, file, defaults, choice, chunk_lines, otherwise, advanced)
+    ) as job:
         return job.run()
 
 
@@ -158,8 +161,9 @@ class _Import:
         choice: Choice,
         chunk_lines: int,
         otherwise: str,
+        advanced: Advanced,
     ) -> None:
-        self._otherwise = otherwise
+        self._otherwise, self._advanced = otherwise, advanced
         self._settings, self._clock, self._defaults = settings, clock, defaults
         self._choice, self._chunk_lines = choice, chunk_lines
         self._lines = lines_of(file)
@@ -221,13 +225,11 @@ class _Import:
 
     def _send(self, run: LedgerRun[ImportPosition]) -> bool:
         """Returns whether the end of the file was reached."""
-        with progress_bar() as bar:
-            task = bar.add_task("lines", total=None)
-            while chunk := next_chunk(self._lines, self._chunk_lines, _CHUNK_BYTES):
-                first = run.position.lines + 1
-                if not self._send_chunk(run, [_Line(n, c) for n, c in enumerate(chunk, first)]):
-                    return False
-                bar.update(task, advance=len(chunk))
+        while chunk := next_chunk(self._lines, self._chunk_lines, _CHUNK_BYTES):
+            first = run.position.lines + 1
+            if not self._send_chunk(run, [_Line(n, c) for n, c in enumerate(chunk, first)]):
+                return False
+            self._advanced(self._tally.read, None)
         return True
 
     # ---- one chunk -------------------------------------------------------------------------

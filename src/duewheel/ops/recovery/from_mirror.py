@@ -33,6 +33,7 @@ from duewheel.errors import ConfigError
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.topic_reader import TopicReader
 from duewheel.ops.file_import.exactly_once import Choice, import_lines
+from duewheel.ops.how_far import Advanced, unseen
 from duewheel.ops.recovery.decisions import RecordState, decide
 from duewheel.ops.recovery.evidence import NOTHING, Evidence, EvidenceReader, records_in
 from duewheel.ops.recovery.mirrored_lines import Lines, Waiting
@@ -66,10 +67,11 @@ def recover(
     delivered_before_ms: Mapping[str, int] = MappingProxyType({}),
     *,
     dry_run: bool = False,
+    advanced: Advanced = unseen,
 ) -> MirrorRecovered:
     """Writes the timers that have not left the lost cluster. `prefix` comes before the names of its
     topics. `delivered_before_ms` says of some timer topics until when timers count as delivered
-    that no receipt decides.
+    that no receipt decides. Calls `advanced` as `import_lines`.
 
     Raises:
         ConfigError: a mirrored topic is missing, or read by this shard; no receipt decides some
@@ -88,7 +90,9 @@ def recover(
     with LogReader(clients, sorted({f"{prefix}{topic}" for (topic, _), _ in partitions})) as reader:
         found = _find(settings, prefix, partitions, evidence, delivered_before_ms, reader)
         lines = Lines(reader, found.waiting)
-        sent = import_lines(settings, clock, lines, TimerFields(), choice, otherwise=_CHANGED)
+        sent = import_lines(
+            settings, clock, lines, TimerFields(), choice, otherwise=_CHANGED, advanced=advanced
+        )
     return MirrorRecovered(
         dry_run=sent.dry_run,
         complete=sent.complete,

@@ -35,9 +35,9 @@ from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import first_starts
+from duewheel.ops.how_far import Advanced, unseen
 from duewheel.osutil.signals import stop_signals
-from duewheel.osutil.terminal import progress_bar
-from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import by_name, partition_name
 from duewheel.schemas.request.parser import parse
 from duewheel.streaming.epoch_parser import contracts, parse_by_epoch
@@ -60,8 +60,8 @@ class Reread:
     pending: int = 0
 
 
-def preview_start(settings: Settings) -> StartPreview:
-    """Previews the next start.
+def preview_start(settings: Settings, advanced: Advanced = unseen) -> StartPreview:
+    """Previews the next start; calls `advanced` with the offsets that are read, of all.
 
     Raises:
         ConfigError: the data directory has another geometry, or a topic is missing.
@@ -82,7 +82,8 @@ def preview_start(settings: Settings) -> StartPreview:
         starts = start_marks(
             kept, settings.wheel, progress, lambda ms: admin.offsets_at(topics, ms)
         )
-        reread = _classify_rows(settings, admin, progress, starts, decision.close.marks)
+        bounds = _readable(admin, topics, starts, decision.close.marks)
+        reread = _classify_rows(settings, progress, bounds, advanced)
     return _preview(decision.case, decision.keep, starts, reread, begun_s)
 
 
@@ -139,19 +140,18 @@ def _decide(settings: Settings, progress: Progress, local: Local) -> Decision:
 
 
 def _classify_rows(
-    settings: Settings, admin: KafkaAdmin, progress: Progress, starts: Marks, until: Marks
+    settings: Settings, progress: Progress, bounds: OffsetRanges, advanced: Advanced
 ) -> Reread:
-    """Reads and counts the messages between `starts` and `until`."""
-    topics, epochs = sorted(progress.topics), progress.epochs
-    bounds = _readable(admin, topics, starts, until)
-    reread = Reread()
+    """Reads and counts the messages within `bounds`."""
+    epochs, reread = progress.epochs, Reread()
+    offsets, total = 0, sum(end - start for start, end in bounds.values())
     epoch_contracts = contracts(epochs, settings.dead_letter_topic)
     parsers = [functools.partial(parse, contract=contract) for contract in epoch_contracts]
     client = factory.kafka_clients(settings, "consumer")
-    with closing(LogReader(client, topics)) as reader, progress_bar() as bar:
-        task = bar.add_task("offsets", total=sum(end - start for start, end in bounds.values()))
+    with closing(LogReader(client, sorted(progress.topics))) as reader:
         for part in reader.read(bounds, _PART_BYTES):
-            bar.update(task, advance=sum(fetched.end - fetched.begin for fetched in part))
+            offsets += sum(fetched.end - fetched.begin for fetched in part)
+            advanced(offsets, total)
             for records in committed_records(part, bounds, skipped=epochs.skipped):
                 rows = parse_by_epoch(records, parsers, epochs)
                 rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
