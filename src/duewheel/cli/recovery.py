@@ -13,6 +13,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+from duewheel.osutil.terminal import bar_of_count
 
 
 class _InstantOfTopic(click.ParamType[tuple[str, int]]):
@@ -62,11 +63,16 @@ def recover(
     if from_mirror is None:
         if not dry_run or delivered_before:
             raise ConfigError("every start recovers by itself: `recover` only has --dry-run")
-        output.show(preview_start(settings))
+        with bar_of_count("offsets") as advanced:
+            preview = preview_start(settings, advanced)
+        output.show(preview)
         return 0
     before_ms = dict(delivered_before)
     if unknown := sorted(topic for topic in before_ms if topic not in settings.timer_topics):
         raise ConfigError(f"--delivered-before: {unknown[0]} is no timer topic")
-    result = mirror.recover(settings, SystemClock(), from_mirror, before_ms, dry_run=dry_run)
+    with bar_of_count("timers") as advanced:
+        result = mirror.recover(
+            settings, SystemClock(), from_mirror, before_ms, dry_run=dry_run, advanced=advanced
+        )
     output.show(result)
     return 1 if result.refused or result.unclear_cancels or result.unclear_windows else 0
