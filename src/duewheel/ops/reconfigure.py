@@ -245,11 +245,11 @@ def _partition(name: str) -> TopicPartition:
     try:
         return partition_named(name)
     except ValueError:
-        raise ConfigError(f"--accept-loss {name}: write it as topic-partition") from None
+        raise ConfigError(f"{name!r} is no timer partition: write it as topic-partition") from None
 
 
 def _record(name: str) -> tuple[TopicPartition, int]:
     try:
         return record_named(name)
     except ValueError:
-        raise ConfigError(f"--skip {name}: write it as topic-partition@offset") from None
+        raise ConfigError(f"{name!r} is no record: write it as topic-partition@offset") from None

@@ -1,4 +1,4 @@
-"""The name of a source that is sent exactly once: of an import, or of a relay (--name)."""
+"""The name of a source that is sent exactly once: of an import, or of a relay."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ def require_source_name(name: str) -> None:
         ConfigError: names it.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"--name {name!r}: 1 to 200 of a-z A-Z 0-9 . _ -")
+        raise ConfigError(f"{name!r} is no name: 1 to 200 of a-z A-Z 0-9 . _ -")

@@ -18,3 +18,4 @@ def test_a_name_that_does_not_fit_is_refused_and_quoted(name: str) -> None:
     with pytest.raises(ConfigError, match="1 to 200 of a-z") as refused:
         require_source_name(name)
     assert repr(name) in str(refused.value)
+    assert "--" not in str(refused.value), "not every source is named by an option"

@@ -42,7 +42,7 @@ from duewheel.wheel.target_rules import Reason
 
 _CHUNK_LINES = 1_000
 _CHUNK_BYTES = 8 << 20  # of memory, and of a transaction, which must end in time
-_OTHERWISE = "give that file; under another --name all lines of this one are sent"
+_OTHERWISE = "give that file; under another name all lines of this one are sent"
 _SHOWN_MAX = 10  # refused lines in the verdict, with their reasons
 
 
