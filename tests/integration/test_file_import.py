@@ -71,13 +71,11 @@ def lines_of(*rows: dict[str, Any]) -> bytes:
 
 
 def imported(
-    shard: SparklessShard, content: bytes, name: str = "mine", chunk_lines: int = 2, **choice: bool
+    shard: SparklessShard, content: bytes, name: str = "mine", *, skip_refused: bool = False
 ) -> dict[str, Any]:
     """The verdict of a run in this process."""
-    file, chosen = io.BytesIO(content), Choice(name, **choice)
-    return import_lines(
-        shard.settings, SystemClock(), file, TimerFields(), chosen, chunk_lines
-    ).as_json()
+    file, chosen = io.BytesIO(content), Choice(name, skip_refused=skip_refused, chunk_lines=2)
+    return import_lines(shard.settings, SystemClock(), file, TimerFields(), chosen).as_json()
 
 
 def counts(verdict: dict[str, Any]) -> dict[str, int]:
@@ -143,15 +141,8 @@ def test_lines_are_judged_first_then_sent_once_and_delivered(
 def test_the_lines_that_are_read_are_reported_after_each_chunk(shard: SparklessShard) -> None:
     file = io.BytesIO(lines_of(*(timer(shard, key, now_ms() + HOUR_MS) for key in "abcde")))
     seen = list[tuple[int, int | None]]()
-    import_lines(
-        shard.settings,
-        SystemClock(),
-        file,
-        TimerFields(),
-        Choice("mine"),
-        chunk_lines=2,
-        advanced=lambda done, total: seen.append((done, total)),
-    )
+    choice = Choice("mine", chunk_lines=2, advanced=lambda done, total: seen.append((done, total)))
+    import_lines(shard.settings, SystemClock(), file, TimerFields(), choice)
     assert seen == [(2, None), (4, None), (5, None)]
 
 

@@ -99,9 +99,9 @@ def import_(
     """
     from duewheel.ops.file_import.exactly_once import Choice, import_lines
 
-    choice = Choice(name, dry_run, skip_refused)
     with bar_of_count("lines") as advanced:
-        verdict = import_lines(settings, SystemClock(), file, defaults, choice, advanced=advanced)
+        choice = Choice(name, dry_run, skip_refused, advanced=advanced)
+        verdict = import_lines(settings, SystemClock(), file, defaults, choice)
     if not output.is_json:
         for each in verdict.refused_first:
             click.echo(printable(f"refused: line {each.line}  {each.code}  {each.reason}"))

@@ -42,35 +42,31 @@ from duewheel.wheel.target_rules import Reason
 
 _CHUNK_LINES = 1_000
 _CHUNK_BYTES = 8 << 20  # of memory, and of a transaction, which must end in time
-_OTHERWISE = "give that file; under another name all lines of this one are sent"
 _SHOWN_MAX = 10  # refused lines in the verdict, with their reasons
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How to send a file."""
+    """How to send a file. `otherwise` is the remedy if it begins with other lines than those that
+    were sent; `advanced` gets the number of lines that are read, after each chunk.
+    """
 
     name: str  # of the import: the name of its position
     dry_run: bool = False
     skip_refused: bool = False  # leave out lines that ingest would reject, and continue
+    chunk_lines: int = _CHUNK_LINES
+    otherwise: str = "give that file; under another name all lines of this one are sent"
+    advanced: Advanced = unseen
 
     def __post_init__(self) -> None:
         require_source_name(self.name)
 
 
 def import_lines(
-    settings: Settings,
-    clock: Clock,
-    file: Readable,
-    defaults: TimerFields,
-    choice: Choice,
-    chunk_lines: int = _CHUNK_LINES,
-    otherwise: str = _OTHERWISE,
-    advanced: Advanced = unseen,
+    settings: Settings, clock: Clock, file: Readable, defaults: TimerFields, choice: Choice
 ) -> FileImported:
     """Sends the lines that are not sent yet, each empty or JSON (line_records.py); `defaults` are
-    the fields of lines that do not have them, `otherwise` is the remedy where the file begins with
-    other lines than those that were sent. Calls `advanced` with the lines read, after each chunk.
+    the fields of lines that do not have them.
 
     Raises:
         ConfigError: the file does not begin with the lines that this import has sent, or a topic is
@@ -79,9 +75,7 @@ def import_lines(
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and sends nothing
             twice.
     """
-    with closing(
-        _Import(settings, clock, file, defaults, choice, chunk_lines, otherwise, advanced)
-    ) as job:
+    with closing(_Import(settings, clock, file, defaults, choice)) as job:
         return job.run()
 
 
@@ -159,13 +153,9 @@ class _Import:
         file: Readable,
         defaults: TimerFields,
         choice: Choice,
-        chunk_lines: int,
-        otherwise: str,
-        advanced: Advanced,
     ) -> None:
-        self._otherwise, self._advanced = otherwise, advanced
-        self._settings, self._clock, self._defaults = settings, clock, defaults
-        self._choice, self._chunk_lines = choice, chunk_lines
+        self._settings, self._clock = settings, clock
+        self._defaults, self._choice = defaults, choice
         self._lines = lines_of(file)
         self._contract = factory.contract(settings)
         decode = partial(ImportPosition.decode, import_name=choice.name)
@@ -220,16 +210,16 @@ class _Import:
         if skipped < lines or self._digest.hexdigest() != position.sha256:
             raise ConfigError(
                 f"the import {self._choice.name!r} has sent {lines} lines of a file that begins "
-                f"otherwise: {self._otherwise}"
+                f"otherwise: {self._choice.otherwise}"
             )
 
     def _send(self, run: LedgerRun[ImportPosition]) -> bool:
         """Returns whether the end of the file was reached."""
-        while chunk := next_chunk(self._lines, self._chunk_lines, _CHUNK_BYTES):
+        while chunk := next_chunk(self._lines, self._choice.chunk_lines, _CHUNK_BYTES):
             first = run.position.lines + 1
             if not self._send_chunk(run, [_Line(n, c) for n, c in enumerate(chunk, first)]):
                 return False
-            self._advanced(self._tally.read, None)
+            self._choice.advanced(self._tally.read, None)
         return True
 
     # ---- one chunk -------------------------------------------------------------------------

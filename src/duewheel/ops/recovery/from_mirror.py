@@ -71,7 +71,7 @@ def recover(
 ) -> MirrorRecovered:
     """Writes the timers that have not left the lost cluster. `prefix` comes before the names of its
     topics. `delivered_before_ms` says of some timer topics until when timers count as delivered
-    that no receipt decides. Calls `advanced` as `import_lines`.
+    that no receipt decides. `advanced` gets the timers that are read, after each chunk.
 
     Raises:
         ConfigError: a mirrored topic is missing, or read by this shard; no receipt decides some
@@ -86,13 +86,13 @@ def recover(
     for topic, add in _sources(settings, prefix, evidence):
         with LogReader(clients, [topic]) as reader:
             add(reader)
-    choice = Choice(f"from-mirror.{prefix}", dry_run, skip_refused=True)
+    choice = Choice(
+        f"from-mirror.{prefix}", dry_run, skip_refused=True, otherwise=_CHANGED, advanced=advanced
+    )
     with LogReader(clients, sorted({f"{prefix}{topic}" for (topic, _), _ in partitions})) as reader:
         found = _find(settings, prefix, partitions, evidence, delivered_before_ms, reader)
         lines = Lines(reader, found.waiting)
-        sent = import_lines(
-            settings, clock, lines, TimerFields(), choice, otherwise=_CHANGED, advanced=advanced
-        )
+        sent = import_lines(settings, clock, lines, TimerFields(), choice)
     return MirrorRecovered(
         dry_run=sent.dry_run,
         complete=sent.complete,
