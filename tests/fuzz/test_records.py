@@ -27,7 +27,6 @@ from duewheel.errors import RecoveryRefused
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import Record, records_of
-from duewheel.kafka.progress.newest import NewestRecord
 from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.ops.receipts import matches
 from duewheel.schemas.dead_letters import DeadLetter
