@@ -74,7 +74,7 @@ fuzz: setup-dev  ## every parser of foreign bytes, EXAMPLES=n for each test
 bench: setup-dev  ## beside RocketMQ on this machine, minutes; OUT=file gets a JSON line for each metric
 	@$(BIN)/python tests/bench/bench.py $(OUT) $(ARGS)
 
-bench-full: setup-dev  ## the same, larger, with more workloads: 50 minutes; OUT=file ARGS="--only spike"
+bench-full: setup-dev  ## the same, larger, with more workloads: an hour, 20 GB of disk; OUT=file ARGS="--only spike"
 	@$(BIN)/python tests/bench/bench.py $(OUT) --full $(ARGS)
 
 bench-timelines: setup-dev  ## the wheel beside RocksDB, without Kafka, 10 minutes; OUT=file ARGS=--full

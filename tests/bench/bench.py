@@ -1,12 +1,14 @@
 """`make bench` and `make bench-full`: every workload on every system, one after the other.
 
-    bench.py OUT [--full] [--rounds N] [--scale X] [--only WORKLOAD …] [--systems NAME …]
+    bench.py OUT [--full | --second-driver] [--rounds N] [--scale X]
+                 [--only WORKLOAD …] [--systems NAME …]
 
 A session is a fresh start of one system on an empty store, a warm-up, and some workloads. Within a
 round each session is done by all systems in turn, and every other round turns the order round: a
 machine that is slow for some minutes is so for all of them. OUT is rewritten after each workload,
 so that a run that breaks off keeps what it has. A workload that fails leaves what it has measured
-by then, and the exit code is 1. `rocketmq-100` is RocketMQ with its finest precision.
+by then, and the exit code is 1. `rocketmq-100` is RocketMQ with its finest precision, for steady
+streams.
 `--scale 0.01` tries the bench out; its figures mean nothing, and are not recorded.
 
 RocketMQ comes as Maven artifacts: `mvn` and a JDK from 17 on must be there. The modules:
@@ -20,6 +22,7 @@ RocketMQ comes as Maven artifacts: `mvn` and a JDK from 17 on must be there. The
     usage.py                processor time and memory of processes
     kafka_wire.py           ready-made batches to and from Kafka; kafka_consumer.py receives them
     rocketmq/               load and consumer in Java
+    librdkafka_system.py    a second driver of duewheel; librdkafka_client.py: load and consumer
     report.py               docs/benchmarks.md: tables.py and plots.py of measured.py, by svg.py
     engine.py, cancels.py   parts of duewheel alone, in `--full`
     timelines.py            by itself: both timelines, by timeline_steps.py; timeline_page.py
@@ -49,12 +52,15 @@ sys.path.append(str(ROOT))
 from tests.bench import cancels, engine  # noqa: E402
 from tests.bench.duewheel_system import DuewheelSystem  # noqa: E402
 from tests.bench.figures import Recorder, write  # noqa: E402
+from tests.bench.librdkafka_system import LibrdkafkaSystem  # noqa: E402
+from tests.bench.measured import SECOND_DRIVER  # noqa: E402
 from tests.bench.plans import (  # noqa: E402
     SessionPlan,
     Sizes,
     Workload,
     full_plans,
     is_chosen,
+    second_driver_plans,
     short_plans,
 )
 from tests.bench.rocketmq_system import RocketMqSystem, build  # noqa: E402
@@ -62,6 +68,7 @@ from tests.bench.session import Session, warm  # noqa: E402
 from tests.bench.system import System  # noqa: E402
 
 SYSTEMS = ("duewheel", "rocketmq", "rocketmq-100")
+SECOND = "duewheel-librdkafka"
 
 
 def run(
@@ -110,18 +117,19 @@ def machine() -> dict[str, Any]:
 def sessions(plans: Sequence[SessionPlan], args: argparse.Namespace, recorder: Recorder) -> bool:
     """All sessions of all rounds; whether none has failed."""
     whole = True
-    classpath = build() if any(name != "duewheel" for name in args.systems) else ""
+    classpath = build() if any(name.startswith("rocketmq") for name in args.systems) else ""
     make: dict[str, Callable[..., System]] = {
         "duewheel": DuewheelSystem,
+        SECOND: LibrdkafkaSystem,
         "rocketmq": partial(RocketMqSystem, classpath=classpath),
         "rocketmq-100": partial(RocketMqSystem, classpath=classpath, precision_ms=100),
     }
     todo = [
-        (plan, system)
+        (mine, system)
         for number in range(args.rounds)
         for plan in plans
         for system in (args.systems if number % 2 == 0 else args.systems[::-1])
-        if plan.is_for(system)
+        if (mine := plan.of(system)).is_for(system)
     ]
     begun_s = time.monotonic()
     for number, (plan, system) in enumerate(todo, 1):
@@ -166,17 +174,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="file to write")
     parser.add_argument("--full", action="store_true", help="longer, more rates, larger spikes")
+    parser.add_argument(
+        "--second-driver", action="store_true", help="load and consumer of librdkafka instead"
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--scale", type=float, default=1.0, help="of all sizes")
     parser.add_argument("--only", nargs="+", help="workloads, by words their names begin with")
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS[:2])
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
     parser.add_argument("--dir", type=Path, help="below which systems have their files")
     args = parser.parse_args()
     scaled = {"scale": args.scale} if args.scale != 1.0 else {}
     recorder, sizes = Recorder(machine() | scaled), Sizes(args.scale)
-
     chosen = partial(is_chosen, only=args.only)
     plans = (full_plans if args.full else short_plans)(sizes)
+    if args.second_driver:
+        plans, args.systems = second_driver_plans(sizes), ("duewheel", SECOND)
+        recorder.prefix = SECOND_DRIVER
     whole = sessions([plan.only(chosen) for plan in plans], args, recorder)
     if args.full and "duewheel" in args.systems:
         whole &= parts(args, sizes, recorder, chosen)

@@ -90,6 +90,7 @@ class DuewheelSystem:
         target_partitions: int = 4,
         roll_window: str | None = None,
         precision_ms: int = 50,
+        trigger_ms: int = 100,
     ) -> None:
         """Starts nothing."""
         self._path = path
@@ -103,6 +104,7 @@ class DuewheelSystem:
         self.config: Mapping[str, Any] = {
             "version": __version__,
             "precision_ms": precision_ms,
+            "trigger_ms": trigger_ms,
             "kafka_heap_mb": _HEAP_MB,
             "key_bytes": KEY_BYTES,
             "user_headers": len(_USER_HEADERS),
@@ -115,6 +117,7 @@ class DuewheelSystem:
         self._timer = f"precision_ms = {precision_ms}\nslots = {slots}\n"
         if roll_window is not None:
             self._timer += f'roll_window = "{roll_window}"\n'
+        self._ingest = f"trigger_ms = {trigger_ms}\n"
 
     def start(self) -> None:
         self._stack.enter_context(self._broker)
@@ -124,6 +127,7 @@ class DuewheelSystem:
             f'[app]\nid = "bench"\n[kafka]\nbootstrap_servers = "{servers}"\n'
             f'[timer]\ntopics = ["{TIMERS}"]\nreply_topic = "{REPLIES}"\n{self._timer}'
             f'targets = ["{TARGET}"]\n'
+            f"[ingest]\n{self._ingest}"
             f'[storage]\ndata_dir = "{self._path / "data"}"\n'
         )
         self.settings = load(self._config)
@@ -131,13 +135,17 @@ class DuewheelSystem:
             admin.init_topics(self.settings, partitions=TIMER_PARTITIONS)
             admin.create_topic(TARGET, self._target_partitions)
         init_progress(self.settings)
-        consumer = Path(__file__).with_name("kafka_consumer.py")
-        arguments = [servers, TARGET, str(self._target_partitions), str(self.receipts.path)]
-        self._consumer = Child([sys.executable, "-P", str(consumer), *arguments])
+        self._consumer = Child(self.consumer_command())
         self._stack.callback(self._consumer.stop, 5)
         self.resume()
         self._await_running()
         self._stack.callback(self._release_state)
+
+    def consumer_command(self) -> Sequence[str]:
+        """What receives the target's records, and writes a receipt for each."""
+        consumer = Path(__file__).with_name("kafka_consumer.py")
+        arguments = [self.servers, TARGET, str(self._target_partitions), str(self.receipts.path)]
+        return [sys.executable, "-P", str(consumer), *arguments]
 
     def _release_state(self) -> None:
         self._state.release()
@@ -148,15 +156,16 @@ class DuewheelSystem:
         self._wait(lambda: read_status(self.settings, SystemClock()).ingest.state == "running")
         self._state = State.open(data)
 
-    def prepare(self, load: TimerLoad) -> Encoded:
+    def prepare(self, load: TimerLoad) -> TimerLoad:
         requests = load_requests(load)
         return Encoded(load.first, load.due_ms, load.send_ms, load.kind, requests)
 
     def send(self, load: TimerLoad) -> Future[SendResult]:
-        assert isinstance(load, Encoded), "call `prepare` first"
-        return self._pool.submit(self._send, load)
+        return self._pool.submit(self.send_now, load)
 
-    def _send(self, load: Encoded) -> SendResult:
+    def send_now(self, load: TimerLoad) -> SendResult:
+        """Returns once all are acknowledged."""
+        assert isinstance(load, Encoded), "call `prepare` first"
         connection, unanswered = Connection(self._broker.bootstrap_servers), 0
         begun_ms = _CLOCK.now_ms()
         for at_ms, request in load.requests:

@@ -68,9 +68,11 @@ class Recorder:
 
     Attributes:
         config: of the whole run: added to that of every figure.
+        prefix: of the names of all workloads.
     """
 
     config: dict[str, Any] = field(default_factory=dict)
+    prefix: str = ""
     _runs: dict[tuple[str, str, str, str], list[float]] = field(default_factory=dict)
     _configs: dict[tuple[str, str, str, str], Mapping[str, Any]] = field(default_factory=dict)
 
@@ -84,7 +86,7 @@ class Recorder:
         config: Mapping[str, Any],
     ) -> None:
         """One more run."""
-        key = (system, workload, metric, unit)
+        key = (system, self.prefix + workload, metric, unit)
         self._runs.setdefault(key, []).append(float(f"{value:.{_DIGITS}g}"))
         self._configs[key] = config
 

@@ -40,6 +40,8 @@ def growth(session: Session, pending: int, count: int, delivered: int) -> None:
     report = Report(session, f"pending: {pending:,}", config)
     while session.pending < pending:
         fill(session, min(FILL_AT_ONCE, pending - session.pending))
+    for place, size in session.system.disk_bytes().items():
+        report.add(f"disk per timer, {place}", "bytes", size / session.pending)
     deliver(session, report, delivered, "delivery ")
     load = far_off(session, count)
     with measured(session.system.pids) as usage:
@@ -72,9 +74,9 @@ def enqueue_before(session: Session, load: TimerLoad, end_ms: int) -> None:
         raise TimeoutError(f"{len(load):,} timers took {took_s:.1f} s to enqueue")
 
 
-def restart(session: Session) -> None:
+def restart(session: Session, name: str = "restart") -> None:
     """From a start until a timer that became due meanwhile leaves."""
-    report = Report(session, "restart", {})
+    report = Report(session, name, {})
     report.add("pending", "timers", session.pending)  # none if `--only` left the levels out
     load = session.load(np.full(100, CLOCK.now_ms() + HALT_MS + 10_000))
     session.enqueue(load)
@@ -101,6 +103,15 @@ def slots(session: Session, per_s: int, seconds: int) -> None:
     length_ms = session.system.config["precision_ms"]
     config = {"seconds": seconds, "per_s": per_s}
     report = Report(session, f"slots, ms: {length_ms}", config)
+    _send_and_receive(session, report, stream(session, per_s, seconds, CLOCK.now_ms() + 1_000))
+
+
+def triggers(session: Session, per_s: int, seconds: int) -> None:
+    """A steady stream: what longer intervals between batches of ingest save in processor time."""
+    system = session.system.config
+    config = {"seconds": seconds, "per_s": per_s}
+    name = f"triggers, ms: {system['trigger_ms']}, slots of {system['precision_ms']}"
+    report = Report(session, name, config)
     _send_and_receive(session, report, stream(session, per_s, seconds, CLOCK.now_ms() + 1_000))
 
 

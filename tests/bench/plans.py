@@ -1,8 +1,9 @@
 """Which workloads `make bench` and `make bench-full` do, in sessions, and how large.
 
-The full bench of both systems takes some 50 minutes with nothing beside it. Three numbers make most
-of that: RocketMQ takes 10 million timers in 4 minutes; each of the 18 sessions needs 45 s for its
-start, warm-up and end; and what is due in an instant is sent at 20,000 a second before it.
+The full bench of both systems takes an hour with nothing beside it, and 20 GB of disk for
+the 30 million timers that duewheel alone has pending. Three numbers make most of the time: RocketMQ
+takes 10 million timers in 4 minutes; each of the 23 sessions needs 45 s for its start, warm-up and
+end; and what is due in an instant is sent at 20,000 a second before it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from tests.bench.session import Session
 Workload = Callable[[Session], None]
 TARGET_PARTITIONS = (1, 10, 160, 1_000)
 SLOTS_MS = (10, 20, 50, 100)
+TRIGGERS_MS = ((100, 50), (250, 50), (1_000, 50), (1_000, 500))  # of ingest; length of a slot
+STEADY_ALONE = "rocketmq-100"
 PENDING = (100_000, 1_000_000, 10_000_000)
+MOST_PENDING = 30_000_000  # for duewheel alone: RocketMQ takes 12 minutes to enqueue them
 ROLL_WINDOW, ROLL_DELAY_MS = "10s", (25_000, 30_000)
 
 
@@ -38,6 +42,12 @@ class SessionPlan:
     def is_for(self, system: str) -> bool:
         """Whether there is something for this system to do."""
         return bool(self.workloads) and (self.ours is None or system == "duewheel")
+
+    def of(self, system: str) -> SessionPlan:
+        """What this system has to do of it."""
+        if system != STEADY_ALONE:
+            return self
+        return self.only(lambda name: name.startswith("steady"))
 
 
 def is_chosen(name: str, only: Sequence[str] | None) -> bool:
@@ -96,11 +106,11 @@ def full_plans(sizes: Sizes) -> list[SessionPlan]:
         "large spike": partial(work.spike, count=timers(1_000_000)),
         "overdue": partial(work.overdue, count=timers(500_000)),
     }
-    levels = {
-        f"pending {n}": partial(
-            full.growth, pending=timers(n), count=timers(200_000), delivered=timers(50_000)
-        )
-        for n in PENDING
+    growth = partial(full.growth, count=timers(200_000), delivered=timers(50_000))
+    levels = {f"pending {n}": partial(growth, pending=timers(n)) for n in PENDING}
+    most = {
+        f"pending {MOST_PENDING}": partial(growth, pending=timers(MOST_PENDING)),
+        "most restart": partial(full.restart, name="restart beside the most"),
     }
     ours = {
         "half cancelled": partial(full.half_cancelled, count=timers(200_000)),
@@ -112,6 +122,7 @@ def full_plans(sizes: Sizes) -> list[SessionPlan]:
         SessionPlan(enqueue),
         SessionPlan(large),
         SessionPlan({**levels, "restart": full.restart}),
+        SessionPlan(most, {}),
         *(
             SessionPlan(
                 {f"partitions {number}": partial(full.partitions, count=timers(50_000))},
@@ -126,6 +137,28 @@ def full_plans(sizes: Sizes) -> list[SessionPlan]:
             )
             for length_ms in SLOTS_MS
         ),
+        *(
+            SessionPlan(
+                {
+                    f"triggers {trigger_ms} {length_ms}": partial(
+                        full.triggers, per_s=1_000, seconds=length
+                    )
+                },
+                {"trigger_ms": trigger_ms, "precision_ms": length_ms},
+            )
+            for trigger_ms, length_ms in TRIGGERS_MS
+        ),
         SessionPlan({"rolls": rolls}, {"roll_window": ROLL_WINDOW}),
         SessionPlan(ours, {}),
     ]
+
+
+def second_driver_plans(sizes: Sizes) -> list[SessionPlan]:
+    """`--second-driver`: where a load in Python is not the bound."""
+    length = sizes.seconds(30)
+    delivery = {
+        **{f"steady {r}": partial(work.steady, per_s=r, seconds=length) for r in (1_000, 5_000)},
+        "spike": partial(work.spike, count=sizes.timers(100_000)),
+    }
+    backlog = {"backlog": partial(work.backlog, count=sizes.timers(2_000_000))}
+    return [SessionPlan(delivery), SessionPlan(backlog)]

@@ -33,8 +33,8 @@ TEXT = """\
 # Benchmarks
 
 Made by `make bench-report` from the runs in [benchmarks.jsonl](benchmarks.jsonl); edits here are
-lost. `make bench OUT=file` measures your machine in minutes, `make bench-full OUT=file` more, in 50
-minutes.
+lost. `make bench OUT=file` measures your machine in minutes, `make bench-full OUT=file` more, in an
+hour and on 20 GB of disk.
 
 {machine}
 
@@ -73,9 +73,17 @@ BY_SLOTS = """\
 1,000 timers a second (`timer.precision_ms`): a transaction for each slot. Processor time is that of
 a message, of all parts with Kafka.
 """
+BY_TRIGGER = """\
+1,000 timers a second by `ingest.trigger_ms`: a batch of Spark for each interval. Delays are 2 to
+8 s; one that is shorter than an interval may be late by as much.
+"""
 SINGLE = """\
 `rolls` has 1,000 timers a second, delays of 25 to 30 s and a roll window of 10 s, `half cancelled`
 200,000 timers, `lost files` 2,000,000. `cancels` is the engine alone, beside 1,000,000.
+"""
+SECOND_DRIVER = """\
+The same timers from confluent-kafka's producer to its consumer (librdkafka), in processes that
+share no code with the first driver; both drivers in turn (`bench.py OUT --second-driver`).
 """
 ENGINE = """\
 Engine and dequeue alone, without Kafka and Spark. Runs are neighbours in one slot and batch: the
@@ -121,10 +129,14 @@ def sections(measured: Measured) -> Iterator[tuple[str, str, Sequence[str]]]:
         yield "By target partitions", text, ("partitions", "partitions-rate")
         slots = tables.by_size(measured, "slots, ms: ", tables.BY_SLOTS)
         yield "By the length of a slot", slots and f"{BY_SLOTS}\n{slots}", ()
+        triggers = tables.by_trigger(measured)
+        yield "By ingest's trigger", triggers and f"{BY_TRIGGER}\n{triggers}", ()
         single = tables.single(measured)
         yield "Single workloads", single and f"{SINGLE}\n{single}", ()
         engine = tables.engine(measured)
         yield "Stages alone", engine and f"{ENGINE}\n{engine}", ()
+        second = tables.second_driver(measured)
+        yield "A second driver", second and f"{SECOND_DRIVER}\n{second}", ()
         yield "Lost, repeated, early", tables.correctness(measured), ()
         yield "Processor time", tables.by_part(measured, "processor time of "), ()
         yield "Anonymous memory at most", tables.by_part(measured, "anonymous memory of "), ()

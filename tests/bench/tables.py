@@ -11,6 +11,8 @@ from tests.bench.measured import (
     OURS,
     PEER,
     PEER_PARTS,
+    SECOND_DRIVER,
+    SECOND_NAME,
     Measured,
     Metrics,
     cost,
@@ -23,7 +25,8 @@ Column = Callable[[str, Metrics], float | None]
 QUANTILES = ("p50", "p90", "p99", "p99.9", "max")
 PER_PROCESS = ("processor time of ", "anonymous memory of ")
 SHOWN_ELSEWHERE = (*PER_PROCESS, "lost", "repeated", "early", "lateness p90", "lateness p99.9")
-SINGLE = ("restart", "rolls", "half cancelled", "cancels", "lost files")
+BOTH_DRIVERS = ("lateness p50", "lateness p99", "due to last received", "rate")
+SINGLE = ("restart", "restart beside the most", "rolls", "half cancelled", "cancels", "lost files")
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -102,6 +105,7 @@ BY_PENDING: Mapping[str, Column] = {
     "p50": _value("delivery lateness p50"),
     "p99, ms": _value("delivery lateness p99"),
     "memory, MB": _memory,
+    "disk, bytes": _value("disk per timer, local"),
 }
 BY_PARTITIONS: Mapping[str, Column] = {
     "delivered, us": cost,
@@ -126,6 +130,33 @@ def by_size(measured: Measured, prefix: str, columns: Mapping[str, Column]) -> s
         shown = [number(v) if v is not None else "–" for v in values]
         rows.append([number(size), system, *shown])
     return markdown([prefix.rstrip(": "), "system", *columns], rows) if rows else ""
+
+
+def second_driver(measured: Measured) -> str:
+    """What both drivers find, and the ratio of the second; empty if nothing is recorded."""
+    rows = []
+    for workload, systems in measured.figures.items():
+        if workload.startswith(SECOND_DRIVER) and len(systems) == 2:
+            first, second = (systems[name] for name in (OURS, SECOND_NAME))
+            for metric in (m for m in BOTH_DRIVERS if m in first and m in second):
+                values, unit = (first[metric].value, second[metric].value), first[metric].unit
+                label = f"{workload.removeprefix(SECOND_DRIVER)}: {metric}, {unit}"
+                rows.append([label, *map(number, values), f"{values[1] / values[0]:.2f}"])
+    return markdown(["", OURS, SECOND_NAME, "ratio"], rows) if rows else ""
+
+
+def by_trigger(measured: Measured) -> str:
+    """A row for each interval and length of a slot; empty if there is none."""
+    rows = [
+        [
+            *re.findall(r"[\d,]*\d", workload),
+            *(number(column(OURS, of) or 0) for column in BY_SLOTS.values()),
+        ]
+        for workload, systems in measured.figures.items()
+        if workload.startswith("triggers, ms: ")
+        for of in systems.values()
+    ]
+    return markdown(["trigger, ms", "slots, ms", *BY_SLOTS], rows) if rows else ""
 
 
 def single(measured: Measured) -> str:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from tests.bench.measured import Measured, number
 from tests.bench.tables import markdown
 
-from duewheel.wheel.storage.timelines.kinds import FILES
-
 
 @dataclass(frozen=True)
 class Row:
@@ -75,23 +73,19 @@ def section(measured: Measured, machine: str) -> str:
 
 
 def table(measured: Measured) -> str:
-    """The rows that both timelines have, with a column for each and each number of pending ones."""
-    sizes = list(dict.fromkeys(size for size, _, _ in measured.by_size(f"{PREFIX}spread: ")))
-    head = [f"{kind}, {number(size)}" for size in sizes for kind in FILES]
-    return markdown(["", *head], _rows(measured, sizes))
+    """A column for each timeline and number of pending ones; `–`: that step was not run."""
+    columns = [(size, kind) for size, kind, _ in measured.by_size(f"{PREFIX}spread: ")]
+    head = [f"{kind}, {number(size)}" for size, kind in columns]
+    return markdown(["", *head], _rows(measured, columns))
 
 
-def _rows(measured: Measured, sizes: list[float]) -> Iterator[list[str]]:
+def _rows(measured: Measured, columns: list[tuple[float, str]]) -> Iterator[list[str]]:
     for row in ROWS:
         cells, unit = [], ""
-        for size in sizes:
+        for size, kind in columns:
             systems = measured.figures.get(f"{PREFIX}{row.step}: {number(size)}", {})
-            found = [systems.get(kind, {}).get(row.metric) for kind in FILES]
-            both = [each for each in found if each is not None]
-            if len(both) == len(FILES):
-                unit = both[0].unit
-                cells += [number(each.value) for each in both]
-            else:
-                cells += ["–"] * len(FILES)
+            figure = systems.get(kind, {}).get(row.metric)
+            cells.append("–" if figure is None else number(figure.value))
+            unit = unit if figure is None else figure.unit
         if unit:
             yield [f"{row.label}, {unit}", *cells]

@@ -1,6 +1,7 @@
 """`make bench-timelines`: both timelines side by side, through the engine, without Kafka and Spark.
 
-    timelines.py OUT [--full] [--rounds N] [--scale X]
+    timelines.py OUT [--full | --pending N] [--rounds N] [--scale X]
+                     [--steps STEP …] [--kinds KIND …]
 
 Each step of timeline_steps.py is a process of its own, and the kinds take turns: a machine that is
 slow for some minutes is so for both. With 1,000,000 pending timers, twice, and in `--full` with
@@ -17,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,15 +40,23 @@ DIRECTORIES = (("spread", "restart", "cancels", "ids", "delivery", "recovery"), 
 WORKLOAD = "timeline, {step}: {pending:,}"
 
 
-def measure(recorder: Recorder, pending: int, save: Callable[[], None]) -> None:
-    """All steps, each on both kinds in turn."""
+@dataclass(frozen=True)
+class Chosen:
+    """What `--steps` and `--kinds` leave."""
+
+    steps: Sequence[str]
+    kinds: Sequence[str]
+
+
+def measure(recorder: Recorder, chosen: Chosen, pending: int, save: Callable[[], None]) -> None:
+    """The steps, each on both kinds in turn."""
     for steps in DIRECTORIES:
         with ExitStack() as stack:
             folders = {
                 kind: stack.enter_context(tempfile.TemporaryDirectory(prefix="duewheel-bench-"))
-                for kind in FILES
+                for kind in chosen.kinds
             }
-            for step in steps:
+            for step in filter(chosen.steps.__contains__, steps):
                 for kind, folder in folders.items():
                     run_step(recorder, step, kind, pending, folder)
                     save()
@@ -75,16 +85,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="file to write")
     parser.add_argument("--full", action="store_true", help="with 10,000,000 pending, too")
+    parser.add_argument("--pending", type=int, help="with so many alone, once")
     parser.add_argument("--rounds", type=int, default=2, help="with 1,000,000 pending")
     parser.add_argument("--scale", type=float, default=1.0, help="of all sizes")
+    every = [step for steps in DIRECTORIES for step in steps]
+    parser.add_argument("--steps", nargs="+", choices=every, default=every)
+    parser.add_argument("--kinds", nargs="+", choices=list(FILES), default=list(FILES))
     args = parser.parse_args()
     scaled = {"scale": args.scale} if args.scale != 1.0 else {}
     recorder, sizes = Recorder(machine() | scaled), Sizes(args.scale)
-    todo = [PENDING] * args.rounds + [PENDING_FULL] * args.full
+    chosen = Chosen(args.steps, args.kinds)
+    many = [PENDING] * args.rounds + [PENDING_FULL] * args.full
+    todo = many if args.pending is None else [args.pending]
     begun_s, whole = time.monotonic(), True
     for pending in todo:
         flush = partial(save, args.out, recorder)
-        whole &= attempt(partial(measure, recorder, sizes.timers(pending), flush))
+        whole &= attempt(partial(measure, recorder, chosen, sizes.timers(pending), flush))
     print(f"== {(time.monotonic() - begun_s) / 60:.1f} min")
     return 0 if whole else 1
 
