@@ -17,16 +17,12 @@ def _regex_of(patterns: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicScope:
-    """The timer topics that one of these shell-style patterns matches; without any, all of them.
-
-    Raises:
-        ConfigError: one has characters that no topic's name has.
-    """
+    """The timer topics that one of these shell-style patterns matches; without any, all of them."""
 
     patterns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _regex_of(self.patterns)
+        _regex_of(self.patterns)  # ConfigError: one has characters that no topic's name has
 
     def __contains__(self, topic: str) -> bool:
         # As a whole: `$` also matches before a final line feed.

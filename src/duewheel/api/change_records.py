@@ -23,8 +23,7 @@ class BegunChange(Result):
     @property
     def who(self) -> dict[str, str]:
         """The operation and the caller, for the log."""
-        names = {"client": self.client, "by": self.by, "user": self.user}
-        return {"operation": self.operation, **{name: text for name, text in names.items() if text}}
+        return self.model_dump(include={"operation", "client", "by", "user"}, exclude_none=True)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the JSON object, without the fields that are null."""

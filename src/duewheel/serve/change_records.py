@@ -88,14 +88,8 @@ class Change:
         **counts: int,
     ) -> None:
         """Writes the record of its outcome, which the answer to the request has in any case."""
-        ended = EndedChange(
-            **dict(begun) | {"state": "ended"},
-            ended_ms=self.service.clock.now_ms(),
-            status=status,
-            code=code,
-            result=result,
-            **counts,
-        )
+        fields = {**dict(begun), "state": "ended", "ended_ms": self.service.clock.now_ms()}
+        ended = EndedChange(**fields | counts, status=status, code=code, result=result)
         try:
             await self._write_to_topic(ended, self.service.record_end)
         except (DuewheelError, Refused) as error:
@@ -136,7 +130,7 @@ Changing = Annotated[Change, Depends(_change)]
 
 def recorded(
     operation: Callable[Concatenate[Change, P], Awaitable[T]],
-) -> Callable[Concatenate[Change, P], Awaitable[T]]:
+) -> Callable[..., Awaitable[T]]:
     """Records each change of an operation of the API; a dry run is none."""
 
     @wraps(operation)

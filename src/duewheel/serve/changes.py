@@ -62,7 +62,7 @@ async def reschedule_timer(
     """
     call = reschedule_pending.reschedule_pending
     written = await change.service.write_pending(call, handle, due, reply=wait > 0)
-    return await _replaced(change, written, wait)
+    return await _answered(change, written, wait)
 
 
 @changing.post("/timers/{handle}/fire", operation_id="fire_timer", responses=REPLACED)
@@ -71,7 +71,7 @@ async def fire_timer(change: Changing, handle: OwnHandle, wait: Wait = WAIT_S) -
     """Makes a pending timer due now; 409 if it leaves within seconds by itself."""
     fire = reschedule_pending.fire
     written = await change.service.write_pending(fire, handle, reply=wait > 0)
-    return await _replaced(change, written, wait)
+    return await _answered(change, written, wait)
 
 
 @changing.post("/cancel", operation_id="cancel_timers", responses=CONFLICT)
@@ -93,15 +93,9 @@ async def cancel_timers(
     return await change.service.waits.replied(change.request, written, wait)
 
 
-async def _replaced(
-    change: Change, written: WrittenChange[ReplacedPending] | None, wait_s: float
-) -> ReplacedPending:
+async def _answered(change: Change, written: WrittenChange[A] | None, wait_s: float) -> A:
     if written is None:
         raise not_pending()
-    return await _answered(change, written, wait_s)
-
-
-async def _answered(change: Change, written: WrittenChange[A], wait_s: float) -> A:
     result = await change.service.waits.replied(change.request, written, wait_s)
     set_status(change.response, in_effect=result.answer is not None)
     return result

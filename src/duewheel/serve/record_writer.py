@@ -24,15 +24,10 @@ class RecordWriter:
             ConfigError: timers may have the target `topic`, and forge records.
             KafkaUnavailable, InvalidTimer, Unacknowledged: as `TimerWriter.producer`.
         """
-        self._require_closed(topic)
-        key, value = record.change.encode(), json.dumps(record.as_json()).encode()
-        with self._writer.producer(topic) as producer:
-            producer.send(topic, value, key).get(timeout=ACKNOWLEDGED_S)
-
-    def _require_closed(self, topic: str) -> None:
-        if topic in self._closed:
-            return
-        if is_open(self._writer.settings, topic):
+        if topic not in self._closed and is_open(self._writer.settings, topic):
             why = f"timers may have the target {topic}, and forge records"
             raise ConfigError(f"{why}: run `duewheel reconfigure`")
         self._closed.add(topic)
+        key, value = record.change.encode(), json.dumps(record.as_json()).encode()
+        with self._writer.producer(topic) as producer:
+            producer.send(topic, value, key).get(timeout=ACKNOWLEDGED_S)
