@@ -1,4 +1,4 @@
-"""The examined cluster: one connection, which changes nothing, and what several parts share."""
+"""The examined cluster: one connection, which changes nothing, and the topics that parts share."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class _ChecksOfAStart(TopicChecks):
         return {name: dict(found) for name in names if (found := self._topics[name].config)}
 
     def partition_counts(self, names: Sequence[str]) -> dict[str, int]:
-        """Also has those that may not be described: they exist, with settings that nobody sees."""
+        """Also has topics that may not be described: their settings are not readable either."""
         topics = [self._topics[name] for name in names]
         return {topic.name: len(topic.partitions) for topic in topics if not topic.is_absent}
 
