@@ -327,7 +327,7 @@ def test_a_replay_draws_nothing_and_tells_its_caller_how_far_it_is(
     """A server replays, too: a bar in its terminal would be drawn over its log."""
     numbered(shard, 45)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    told: list[tuple[int, int]] = []
+    told: list[tuple[int, int | None]] = []
     wanted, clock = ReplayFilter(), SystemClock()
     replay(
         *(shard.settings, clock, wanted),

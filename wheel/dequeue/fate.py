@@ -36,7 +36,7 @@ from duewheel.schemas.wire.record_codec import with_header
 from duewheel.wheel import target_rules
 from duewheel.wheel.dequeue import requeue
 from duewheel.wheel.dequeue.costly_rows import beyond_share
-from duewheel.wheel.dequeue.partitioner import places, to_unavailable, used_topics
+from duewheel.wheel.dequeue.partitioner import packed_partitions, to_unavailable, used_topics
 from duewheel.wheel.dequeue.too_large import too_large
 from duewheel.wheel.policies.policy import returning
 from duewheel.wheel.target_rules import NO_TARGET, Reason, Target
@@ -144,7 +144,7 @@ def without_target(
     rows: Bool = unknown[deliveries.target]
     bound = deliveries.dead_letter | deliveries.is_copy
     if any(one is not None and (one.unavailable or one.costly_by) for one in known):
-        place = places(deliveries, targets, lambda free: free[0])
+        place = packed_partitions(deliveries, targets, lambda free: free[0])
         rows = rows | to_unavailable(deliveries, targets, place)
         leaving = leaving & ~(bound | deliveries.answer | rows)
         rows |= beyond_share(deliveries, known, place, leaving, paused, now_ms)

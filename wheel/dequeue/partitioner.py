@@ -50,7 +50,7 @@ def used_topics(deliveries: Deliveries) -> list[str]:
 
 
 def to_unavailable(deliveries: Deliveries, targets: Mapping[str, Target], place: Int64) -> Bool:
-    """Rows whose topic-partition (`places`) takes no writes for now."""
+    """Rows whose topic-partition (`packed_partitions`) takes no writes for now."""
     packed = [
         index << _PARTITION_BITS | number
         for index, topic in enumerate(deliveries.targets)
@@ -68,7 +68,7 @@ def grouped(
     """The rows sorted by topic-partition, in order within each; the bounds of each group; and the
     earlier place of each row.
     """
-    place = places(deliveries, targets, chance.choice)
+    place = packed_partitions(deliveries, targets, chance.choice)
     order: Int64 = np.arange(len(deliveries))
     if (place[1:] < place[:-1]).any():
         order = np.argsort(place, kind="stable")
@@ -106,7 +106,7 @@ def narrow_cuts(writes: Writes, partitions_max: int) -> list[int]:
         cuts.append(cut)
 
 
-def places(
+def packed_partitions(
     deliveries: Deliveries,
     targets: Mapping[str, Target],
     pick: Callable[[Sequence[int]], int],

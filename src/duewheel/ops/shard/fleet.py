@@ -58,9 +58,11 @@ def _answers(servers: Sequence[_ShardServer]) -> list[FleetMember]:
     _, late = wait(calls, ANSWER_S)
     members = []
     for server, call in zip(servers, calls, strict=True):
+        read: Callable[[], FleetShard] = call.result
         if call in late:
             server.cut_off()
-        members.append(_member(server.url, server.late if call in late else call.result))
+            read = server.late
+        members.append(_member(server.url, read))
     return members
 
 
