@@ -1,9 +1,10 @@
 """Load and consumer of confluent-kafka, a process each: the clients of `duewheel-librdkafka`.
 
     librdkafka_client.py consume SERVERS TOPIC RECEIPTS
-    librdkafka_client.py send SERVERS TOPIC TARGET LOAD     LOAD: int64 of (send_ms, due_ms); prints
-                                                            a SendResult as JSON
-    librdkafka_client.py send … FIRST                       number of the first timer
+    librdkafka_client.py send SERVERS TOPIC TARGET LOAD FIRST
+
+LOAD is a file with int64 of (send_ms, due_ms) of each timer, FIRST the number of the first one; it
+prints a SendResult as JSON.
 
 It imports nothing of duewheel and none of the bench's own encoders: a second opinion on the first
 driver's figures. A receipt is three int64, as in system.py.
@@ -110,5 +111,13 @@ def send(servers: str, topic: str, target: str, path: str, first: str) -> None:
     print(json.dumps(sent), flush=True)
 
 
+def main() -> None:
+    command, *arguments = sys.argv[1:]
+    if command == "consume":
+        consume(*arguments)
+    else:
+        send(*arguments)
+
+
 if __name__ == "__main__":
-    {"consume": consume, "send": send}[sys.argv[1]](*sys.argv[2:])
+    main()

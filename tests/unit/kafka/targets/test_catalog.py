@@ -170,7 +170,7 @@ def test_a_closed_topic_takes_no_writes_until_it_is_closed_no_more() -> None:
     asked = catalog(unavailable=failures)
     failures.close_topics({"t": "it refuses a marker"})
     closed = look_up(asked, cluster, "t")["t"]
-    assert (closed.unavailable, closed.closed_by) == ({0, 1}, "it refuses a marker")
+    assert (closed.unavailable, closed.closed_by) == (frozenset({0, 1}), "it refuses a marker")
     failures.close_topics({})
     assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
     assert cluster.asked == 1
