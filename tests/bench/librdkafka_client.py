@@ -56,7 +56,7 @@ def consume(servers: str, topic: str, receipts: str) -> None:
                 file.write(b"".join(rows))
 
 
-class Load:
+class TimedSends:
     """One load: each timer is produced at its time, whether or not others are acknowledged."""
 
     def __init__(self, servers: str, topic: str, target: str) -> None:
@@ -105,7 +105,7 @@ class Load:
 
 def send(servers: str, topic: str, target: str, path: str, first: str) -> None:
     times = array("q", Path(path).read_bytes())
-    load, begun_ms = Load(servers, topic, target), now_ms()
+    load, begun_ms = TimedSends(servers, topic, target), now_ms()
     load.send(times, int(first))
     sent = {"begun_ms": begun_ms, "acked_ms": now_ms(), "failed": load.failed}
     print(json.dumps(sent), flush=True)

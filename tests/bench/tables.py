@@ -13,6 +13,8 @@ from tests.bench.measured import (
     PEER_PARTS,
     SECOND_DRIVER,
     SECOND_NAME,
+    WHY_MISSED,
+    Axis,
     Measured,
     Metrics,
     cost,
@@ -46,9 +48,14 @@ def table(measured: Measured) -> str:
         if axis.target is not None:
             target = axis.target.shown(unit)
             if ours is not None:
-                verdict = "met" if axis.target.met(ours, better) else "missed"
+                met = axis.target.met(ours, better)
+                verdict = "met" if met else ": ".join(["missed", *_why(axis)])
         rows.append([axis.label, *shown, target, verdict])
     return markdown(["", PEER, OURS, "target", ""], rows)
+
+
+def _why(axis: Axis) -> list[str]:
+    return [WHY_MISSED[axis.label]] if axis.label in WHY_MISSED else []
 
 
 def correctness(measured: Measured) -> str:

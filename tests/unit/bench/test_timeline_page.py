@@ -10,7 +10,7 @@ def a_figure(kind: str, value: float, step: str = "spread", metric: str = "enque
     return Figure(kind, workload, metric, "timers/s", value, [value], {"run": "1"})
 
 
-def test_rows_are_of_what_both_have() -> None:
+def test_a_step_that_was_not_run_is_a_dash() -> None:
     measured = Measured.of(
         [
             a_figure("wheel", 200.0),
@@ -20,7 +20,10 @@ def test_rows_are_of_what_both_have() -> None:
     )
     head, *rows = timeline_page.section(measured, "A machine.").partition("| ")[2].splitlines()
     assert "wheel, 1,000,000 | rocksdb, 1,000,000" in head
-    assert rows[1:] == ["| enqueue, delays below 12 h, timers/s | 200 | 100 |"]
+    assert rows[1:] == [
+        "| enqueue, delays below 12 h, timers/s | 200 | 100 |",
+        "| restart: both processes, timers/s | 1 | – |",
+    ]
 
 
 def test_every_row_is_of_a_step_that_is_run() -> None:
