@@ -6,11 +6,14 @@ The transaction that writes timers writes it, under the key `import:<name>`. The
     sha256    of these lines' bytes, each with a newline: a file that begins with other lines is
               another file
     written   how many of them were written, as timers or cancels
+    ends      of copied topics, which may grow: where the first transaction found the end of each
+              partition. Later records are not read; empty for a file
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from duewheel.checkpoints.json_fields import CommandPosition
@@ -30,6 +33,7 @@ class ImportPosition(CommandPosition):
     lines: int = 0
     sha256: str = _NOTHING
     written: int = 0
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.written <= self.lines:

@@ -180,7 +180,8 @@ def test_any_headers_of_a_retry(damage: Change, alter: Change, data: st.DataObje
 
 @given(data=st.data())
 def test_any_import_position(damage: Change, alter: Change, data: st.DataObject) -> None:
-    value = data.draw(st.sampled_from([damage, alter]))(data, ImportPosition(5, "00", 4).encode())
+    written = ImportPosition(5, "00", 4, {("orders", 1): 2}).encode()
+    value = data.draw(st.sampled_from([damage, alter]))(data, written)
     with suppress(RecoveryRefused):
         found = ImportPosition.decode(value, "an import")
         assert ImportPosition.decode(found.encode(), "an import") == found

@@ -242,14 +242,14 @@ def failing_third(*, committed: bool) -> Callable[..., Any]:
     return fails_once
 
 
-def opened_once() -> Callable[..., Any]:
-    """An `open_producer` for which Kafka is away from the second call on."""
+def opening(times: int) -> Callable[..., Any]:
+    """An `open_producer` for which Kafka is away after so many calls."""
     calls = 0
 
     def opened(*given: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls > 1:
+        if calls > times:
             raise KafkaUnavailable("no answer")
         return open_producer(*given)
 

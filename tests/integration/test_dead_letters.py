@@ -16,7 +16,7 @@ from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
 from tests.harness.launcher import objects, run, wait_until
 from tests.harness.reader import read_topic
-from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, opened_once, until
+from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, opening, until
 from tests.harness.topics import alter
 
 from duewheel import factory
@@ -304,7 +304,7 @@ def test_a_replay_that_ends_in_the_middle_loses_and_doubles_nothing(
 ) -> None:
     numbered(shard, 45)
     monkeypatch.setattr(transactional_producer, "commit_all", failing_third(committed=committed))
-    monkeypatch.setattr(transactional_producer, "open_producer", opened_once())
+    monkeypatch.setattr(transactional_producer, "open_producer", opening(1))
     with pytest.raises(PublishDoubt, match="nothing is doubled"):
         shard.replay(to_topic=shard.target, chunk_records=10)
     monkeypatch.undo()

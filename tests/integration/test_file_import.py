@@ -20,7 +20,7 @@ from tests.harness.config_file import write_config
 from tests.harness.launcher import line, objects, run
 from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
-from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, opened_once, until
+from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, opening, until
 
 from duewheel.api.requests import TimerFields
 from duewheel.clock import SystemClock
@@ -185,7 +185,7 @@ def test_an_import_that_ends_in_the_middle_loses_and_doubles_nothing(
     later = now_ms() + HOUR_MS
     content = lines_of(*(timer(shard, str(n), later, partition=0) for n in range(9)))
     monkeypatch.setattr(transactional_producer, "commit_all", failing_third(committed=committed))
-    monkeypatch.setattr(transactional_producer, "open_producer", opened_once())
+    monkeypatch.setattr(transactional_producer, "open_producer", opening(1))
     with pytest.raises(PublishDoubt, match=r"4 timers were written before.*nothing is doubled"):
         imported(shard, content)
     monkeypatch.undo()

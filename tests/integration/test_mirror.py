@@ -20,7 +20,7 @@ from tests.harness.lost_cluster import PARTITIONS, PREFIX, Asked, PlainCopier, T
 from tests.harness.mirror_maker import MirrorMaker, mirror_jars
 from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
-from tests.harness.sparkless_shard import SparklessShard, failing_third, opened_once, until
+from tests.harness.sparkless_shard import SparklessShard, failing_third, opening, until
 from tests.harness.whole_shard import WholeShard
 
 from duewheel.clock import SystemClock
@@ -110,7 +110,7 @@ def test_a_shard_on_the_mirror_delivers_what_the_lost_one_had_not(
         monkeypatch.setattr(
             transactional_producer, "commit_all", failing_third(committed=committed)
         )
-        monkeypatch.setattr(transactional_producer, "open_producer", opened_once())
+        monkeypatch.setattr(transactional_producer, "open_producer", opening(2))
         with pytest.raises(PublishDoubt, match="2000 timers were written before"):
             recovered(here)
         monkeypatch.undo()
@@ -139,20 +139,65 @@ def test_what_no_receipt_decides_needs_a_word_of_the_operator(
         with pytest.raises(ConfigError, match="has no mirror here"):
             recovered(here)
         mirror_topics(here, timers=PARTITIONS)
-        with pytest.raises(ConfigError, match="no mirror of the receipts"):
-            recovered(here)
-        mirror_topics(here, receipts=1)
         assert recovered(here)["written"] == 0
         timers = Timers()
         mirror = f"{PREFIX}{shard.timers}"
         timers.send(shard.servers, mirror, [Asked("a", 0), Asked("b", 0), Asked("c", 3_600_000)])
-        with pytest.raises(ConfigError, match="--delivered-before"):
-            recovered(here)
-        before_ms = SystemClock().now_ms() + 60_000
-        verdict = recovered(here, before_ms=before_ms)
-        assert (verdict["assumed_delivered"], verdict["written"]) == (2, 1)
-        with pytest.raises(ConfigError, match="stop MirrorMaker"):
+        for receipts_are_copied in (False, True):
+            if receipts_are_copied:
+                mirror_topics(here, receipts=1)
+            with pytest.raises(ConfigError, match="--delivered-before") as refused:
+                recovered(here)
+            assert shard.timers in str(refused.value)
+            assert f"{shard.timers}=" not in str(refused.value), "pasted, it would drop timers"
+            verdict = recovered(here, before_ms=SystemClock().now_ms() + 60_000, dry_run=True)
+            assert (verdict["assumed_delivered"], verdict["written"]) == (2, 1)
+        assert recovered(here, before_ms=SystemClock().now_ms() + 60_000)["written"] == 1
+        with pytest.raises(ConfigError, match="repeat the options of the first call"):
             recovered(here, before_ms=1)
+
+
+def test_what_is_copied_after_the_first_transaction_is_left_out_and_named(
+    broker: SharedBroker, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = settings_on(broker.bootstrap_servers, tmp_path / "here", name)
+    with closing(SparklessShard(here, 1)) as shard:
+        mirror_topics(here, timers=PARTITIONS, receipts=1)
+        mirror, receipts = f"{PREFIX}{shard.timers}", f"{PREFIX}{name}.receipts"
+        timers = Timers()
+        asked = [Asked(f"id-{n}" if n % 3 else "", 3_600_000) for n in range(3_600)]
+        timers.send(shard.servers, mirror, asked)
+        monkeypatch.setattr(transactional_producer, "commit_all", failing_third(committed=False))
+        monkeypatch.setattr(transactional_producer, "open_producer", opening(2))
+        with pytest.raises(PublishDoubt, match="2000 timers were written before"):
+            recovered(here)
+        monkeypatch.undo()
+        wanted = sorted(timers.asked, key=lambda value: (int(value) % PARTITIONS, int(value)))
+        late = Timers(dict(timers.asked), dict(timers.due_ms))
+        late.send(shard.servers, mirror, [Asked("late", 3_600_000)])
+        source = f"{shard.timers}-0@0"
+        due_ms = timers.due_ms[b"0"]
+        receipt = f'{{"source":"{source}","target":"a","target_partition":0,"due_ms":{due_ms}}}'
+        shard.send(receipts, 0, (source.encode(), receipt.encode(), []))
+        rows = (2_000, 1_600), (3_600, 0)
+        for already_done, written in rows:
+            verdict = recovered(here)
+            assert verdict["records"] == len(asked)
+            assert (verdict["already_done"], verdict["written"]) == (already_done, written)
+            assert verdict["not_taken"] == {f"{mirror}-0": 1_800, f"{receipts}-0": 0}
+        records = read_topic(shard.servers, shard.timers)
+        records.sort(key=lambda each: (each.partition, each.offset))
+        assert [each.value for each in records] == wanted
+
+
+def test_copies_with_another_number_of_partitions_are_refused(
+    broker: SharedBroker, tmp_path: Path, name: str
+) -> None:
+    here = settings_on(broker.bootstrap_servers, tmp_path / "here", name)
+    with closing(SparklessShard(here, 1)):
+        mirror_topics(here, timers=PARTITIONS + 1, receipts=1)
+        with pytest.raises(ConfigError, match=f"has 2 partitions, {PREFIX}{name}.timers 3"):
+            recovered(here, dry_run=True)
 
 
 def test_a_failed_delivery_is_not_written_and_lost_receipts_decide_nothing(
@@ -233,7 +278,7 @@ def test_drill_a_cluster_is_killed_while_it_delivers_and_mirror_maker_copies(
         assert child.returncode == -signal.SIGKILL, "it has ended before it was killed"
         verdict = shard.command(*words, "--output", "json")
         assert verdict["already_done"] > 0
-        assert verdict["complete"] and not verdict["unclear_cancels"]
+        assert not verdict["unclear_cancels"]
         written = verdict["already_done"] + verdict["written"]
         shard.launch()
         shard.wait(lambda: len(shard.arrivals.count) == written)
@@ -283,7 +328,6 @@ def test_records_of_one_writer_stop_the_recovery_of_no_other(
         shard.send(mirror, 0, (None, b"past", [("TIMER_DELIVER_MS", b"1"), *window[1:2]]))
         Timers().send(shard.servers, mirror, [Asked("good", 3_600_000)])
         verdict = recovered(here)
-    assert verdict["complete"]
     assert verdict["written"] == 3
     assert verdict["unclear_windows"] == 1
     assert sum(verdict["refused"].values()) + sum(verdict["left_out"].values()) == 1

@@ -24,7 +24,6 @@ class MirrorRecovered(Result):
     """The timers of a lost cluster that were written from its mirror; or would be."""
 
     dry_run: bool
-    complete: bool = Field(description="all were read")
     records: int = Field(description="in the mirrored timer topics")
     delivered: int = Field(description="with a receipt, or the dead letter of a failed delivery")
     cancelled: int = Field(description="or replaced")
@@ -32,6 +31,9 @@ class MirrorRecovered(Result):
     copied: int = Field(description="records for which a later copy stands")
     assumed_delivered: int = Field(description="due before --delivered-before")
     left_out: dict[str, int] = Field(description="recurring ones; rejected ones by code")
+    not_taken: dict[str, int] = Field(
+        description="topic-partition → first offset of what was copied after the first transaction"
+    )
     unclear_cancels: int = Field(description="by handle, of a timer that was not found")
     unclear_windows: int = Field(
         description="without id and key, with a window: written, and perhaps delivered before"

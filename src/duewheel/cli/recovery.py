@@ -55,7 +55,7 @@ def recover(
     Changes nothing. Works without a data directory, and beside running processes.
 
     --from-mirror writes a lost cluster's timers without a receipt, exactly once, from the copies of
-    its topics. Exit code 1: some are left out as ingest would reject them, or are unclear.
+    its topics. Exit code 1 after success: some are refused, unclear, or were copied too late.
     """
     from duewheel.ops.recovery import from_mirror as mirror
     from duewheel.ops.recovery.preview import preview_start
@@ -75,4 +75,5 @@ def recover(
             settings, SystemClock(), from_mirror, before_ms, dry_run=dry_run, advanced=advanced
         )
     output.show(result)
-    return 1 if result.refused or result.unclear_cancels or result.unclear_windows else 0
+    unclear = result.unclear_cancels or result.unclear_windows
+    return 1 if result.refused or result.not_taken or unclear else 0

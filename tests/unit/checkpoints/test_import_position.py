@@ -10,7 +10,7 @@ from duewheel.errors import RecoveryRefused
 
 def test_it_is_read_as_it_was_written() -> None:
     assert ImportPosition.decode(None, "mine") == ImportPosition()
-    position = ImportPosition(7, "ab" * 32, 5)
+    position = ImportPosition(7, "ab" * 32, 5, {("A.orders.delayed", 1): 3})
     assert ImportPosition.decode(position.encode(), "mine") == position
     assert key_of("mine") == b"import:mine"
 
@@ -18,9 +18,10 @@ def test_it_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *(b"", b"[]", b'{"lines": 1}', b'{"lines": 1, "sha256": 2, "written": 0}'),
-        b'{"lines": -1, "sha256": "00", "written": 0}',
-        b'{"lines": 1, "sha256": "00", "written": 2}',
+        *(b"", b"[]", b'{"lines": 1}', b'{"lines": 1, "sha256": 2, "written": 0, "ends": {}}'),
+        b'{"lines": -1, "sha256": "00", "written": 0, "ends": {}}',
+        b'{"lines": 1, "sha256": "00", "written": 2, "ends": {}}',
+        b'{"lines": 1, "sha256": "00", "written": 1, "ends": {"orders": 1}}',
     ],
 )
 def test_other_bytes_are_refused(value: bytes) -> None:

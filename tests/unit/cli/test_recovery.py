@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 from click.testing import CliRunner
 
+from duewheel.api.recovery import MirrorRecovered
 from duewheel.cli.main import cli
 from duewheel.errors import ConfigError
+from duewheel.ops import connection
+from duewheel.ops.recovery import from_mirror
 
 
 @pytest.mark.parametrize(
@@ -25,3 +31,31 @@ def test_a_topic_without_an_instant_is_named_with_its_option(given: str, why: st
     assert ended.exit_code == ConfigError.exit_code
     assert f"Invalid value for '--delivered-before': {given}: " in ended.output
     assert why in ended.output
+
+
+_CLEAN: dict[str, Any] = {"refused": {}, "not_taken": {}}
+_CLEAN |= {"unclear_cancels": 0, "unclear_windows": 0, "written": 7}
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        ({}, 0),
+        ({"refused": {"invalid_key": 1}}, 1),
+        ({"not_taken": {"A.orders.delayed-1": 469}}, 1),
+        ({"unclear_cancels": 1}, 1),
+        ({"unclear_windows": 1}, 1),
+    ],
+)
+def test_a_recovery_that_leaves_something_out_ends_with_1(
+    found: dict[str, Any], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = MirrorRecovered.model_construct(**_CLEAN | found)
+    monkeypatch.setattr(from_mirror, "recover", lambda *_, **__: result)
+    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
+    words = ["recover", "--from-mirror", "A.", "--bootstrap-servers", "localhost:1"]
+    words += ["--set", "timer.topics=orders.delayed"]
+    ended = CliRunner().invoke(cli, words, standalone_mode=False)
+    assert ended.return_value == code, ended.output
+    for name in found:
+        assert name in ended.output

@@ -14,7 +14,7 @@ belongs to the import's name, and has a digest of the lines before it: another f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +28,7 @@ from duewheel.api.requests import TimerFields
 from duewheel.checkpoints.import_position import ImportPosition, key_of
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
@@ -37,25 +37,33 @@ from duewheel.ops.file_import.line_records import record_of
 from duewheel.ops.file_import.lines import FileLine, Readable, fields_in, lines_of, next_chunk
 from duewheel.ops.how_far import Advanced, unseen
 from duewheel.ops.source_name import require_source_name
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.request.preview import Preview, Rejection, previews_of
 from duewheel.wheel.target_rules import Reason
 
 _CHUNK_LINES = 1_000
 _CHUNK_BYTES = 8 << 20  # of memory, and of a transaction, which must end in time
 _SHOWN_MAX = 10  # refused lines in the verdict, with their reasons
+_OTHER_FILE = (
+    "the import {name!r} has sent {lines} lines of a file that begins otherwise: give that file; "
+    "under another name all lines of this one are sent"
+)
+_ALONE = "another run of this import is at work: run it again"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How to send a file. `otherwise` is the remedy if it begins with other lines than those that
-    were sent; `advanced` gets the number of lines that are read, after each chunk.
+    """How to send a file. `otherwise` is the error if it begins with other lines than those that
+    were sent; `ends` are kept in the position; `advanced` gets the number of lines that are read,
+    after each chunk.
     """
 
     name: str  # of the import: the name of its position
     dry_run: bool = False
     skip_refused: bool = False  # leave out lines that ingest would reject, and continue
     chunk_lines: int = _CHUNK_LINES
-    otherwise: str = "give that file; under another name all lines of this one are sent"
+    otherwise: str = _OTHER_FILE
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     advanced: Advanced = unseen
 
     def __post_init__(self) -> None:
@@ -77,6 +85,20 @@ def import_lines(
     """
     with closing(_Import(settings, clock, file, defaults, choice)) as job:
         return job.run()
+
+
+def sent_position(settings: Settings, clock: Clock, name: str, *, dry_run: bool) -> ImportPosition:
+    """The position of an import, whose other runs end unless it is a dry run; KafkaUnavailable
+    without an answer in time.
+    """
+    with closing(CommandLedger(settings, _spec(name), clock)) as ledger:
+        ledger.existing([settings.state_topic])
+        return ledger.open(dry_run=dry_run)
+
+
+def _spec(name: str) -> LedgerSpec[ImportPosition]:
+    decode = partial(ImportPosition.decode, import_name=name)
+    return LedgerSpec("import", f"import.{name}", key_of(name), decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +180,7 @@ class _Import:
         self._defaults, self._choice = defaults, choice
         self._lines = lines_of(file)
         self._contract = factory.contract(settings)
-        decode = partial(ImportPosition.decode, import_name=choice.name)
-        spec = LedgerSpec("import", f"import.{choice.name}", key_of(choice.name), decode)
-        self._ledger = CommandLedger(settings, spec, self._clock)
+        self._ledger = CommandLedger(settings, _spec(choice.name), self._clock)
         self._digest = sha256()
         self._tally = _Tally()
 
@@ -171,9 +191,10 @@ class _Import:
     def run(self) -> FileImported:
         """Sends up to the end of the file, or to the first line that is refused."""
         self._ledger.existing([self._settings.state_topic])
-        alone = "another run of this import is at work: run it again"
-        ledger_run = LedgerRun(self._ledger, dry_run=self._choice.dry_run, alone=alone)
+        ledger_run = LedgerRun(self._ledger, dry_run=self._choice.dry_run, alone=_ALONE)
         already_done = ledger_run.position.lines
+        if already_done and ledger_run.position.ends != self._choice.ends:
+            raise PublishDoubt(_ALONE)  # it has begun since this one has read the position
         self._skip_sent(ledger_run.position)
         with ledger_run.after(lambda: f"{self._tally.written} timers were written before"):
             complete = self._send(ledger_run)
@@ -208,10 +229,7 @@ class _Import:
             self._digest.update(line.digested)
             skipped += 1
         if skipped < lines or self._digest.hexdigest() != position.sha256:
-            raise ConfigError(
-                f"the import {self._choice.name!r} has sent {lines} lines of a file that begins "
-                f"otherwise: {self._choice.otherwise}"
-            )
+            raise ConfigError(self._choice.otherwise.format(name=self._choice.name, lines=lines))
 
     def _send(self, run: LedgerRun[ImportPosition]) -> bool:
         """Returns whether the end of the file was reached."""
@@ -240,7 +258,8 @@ class _Import:
             named = [(_name(line), line.record) for line in sent if line.record]
             targets = self._ledger.existing({record.timer_topic for _, record in named})
             lines, written = position.lines + len(part.lines), position.written + len(sent)
-            moved = ImportPosition(lines, part.digest.hexdigest(), written)
+            digest = part.digest.hexdigest()
+            moved = ImportPosition(lines, digest, written, self._choice.ends)
             return new_records(named, targets) if part.lines else None, moved, part
 
         part = run.write(plan)

@@ -69,11 +69,10 @@ class EvidenceReader:
         self.newest_ms: int | None = None
         self.begins_ms = ANY_TIME
 
-    def add_receipts(self, reader: LogReader) -> None:
-        """Adds all receipts of a topic."""
-        bounds = reader.bounds()
-        shortened = {p for p, (start, end) in bounds.items() if start}
-        for records in records_in(reader, bounds):
+    def add_receipts(self, reader: LogReader, ranges: OffsetRanges) -> None:
+        """Adds all receipts of a topic, which has these ranges."""
+        shortened = {p for p, (start, _) in ranges.items() if start}
+        for records in records_in(reader, ranges):
             self._add_receipts(records)
             newest_ms = int(records.timestamp_ms.max(initial=ANY_TIME))
             self.newest_ms = max(newest_ms, self.newest_ms or newest_ms)
@@ -96,9 +95,9 @@ class EvidenceReader:
         names = (name.decode(errors="replace") for name in place)  # any program may write any
         self._add(zip(names, map(int, offset), ids, map(int, due), strict=True))
 
-    def add_dead_letters(self, reader: LogReader) -> None:
+    def add_dead_letters(self, reader: LogReader, ranges: OffsetRanges) -> None:
         """Adds the failed deliveries among the dead letters of a topic."""
-        for records, _ in reader.records(reader.bounds()):
+        for records, _ in reader.records(ranges):
             letters = [DeadLetter(*each[1:]) for each in records]
             self._add(
                 (partition_name(record[0]), record[1], each.timer_id, each.due_ms)

@@ -7,7 +7,9 @@ timer topics of this one.
     3. reads them again, and sends the records of those that wait as `import` sends a file: each
        once, over kills, with its position in the state topic (file_import/exactly_once.py)
 
-A second run needs the same mirror: the digest of its lines is in the position.
+A later run needs the same lines, whose digest is in the position. So the first transaction fixes
+the ends of the copied topics, and records that are copied afterwards are named and not taken: a
+cancel or a receipt could be of a timer that is already written.
 
 Anyone may write to a timer topic. So a record of one topic that cannot be decided or written delays
 those of no other topic: timers whose due time is not known exactly are delivered, records that
@@ -17,7 +19,7 @@ ingest would reject are left out, and only the owner's word about one topic leav
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -27,22 +29,25 @@ from duewheel import factory
 from duewheel.api.recovery import MirrorRecovered
 from duewheel.api.requests import TimerFields
 from duewheel.clock import Clock
-from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.topic_reader import TopicReader
-from duewheel.ops.file_import.exactly_once import Choice, import_lines
+from duewheel.ops.file_import.exactly_once import Choice, import_lines, sent_position
 from duewheel.ops.how_far import Advanced, unseen
 from duewheel.ops.recovery.decisions import RecordState, decide
 from duewheel.ops.recovery.evidence import NOTHING, Evidence, EvidenceReader, records_in
 from duewheel.ops.recovery.mirrored_lines import Lines, Waiting
 from duewheel.ops.recovery.mirrored_rows import MirroredRows, rows_of
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import NEVER, TopicPartition
+from duewheel.schemas.batches import NEVER, OffsetRanges, TopicPartition
+from duewheel.schemas.partition_names import partition_name
 
 _STAMPED = "message.timestamp.type"
-_CHANGED = "the mirror or the options have changed since: stop MirrorMaker, and repeat the options"
+_CHANGED = (
+    "{lines} timers are written, which this call would not begin with: repeat the options of the "
+    "first call. If these are the same, copied topics were made again or have lost records"
+)
 
 
 @dataclass
@@ -56,7 +61,7 @@ class _MirrorTally:
     unclear: int = 0
     assumed: int = 0
     windows: int = 0
-    undecided_ms: dict[str, int] = field(default_factory=dict)  # by timer topic, the latest due
+    undecided: set[str] = field(default_factory=set)  # timer topics
     newest_ms: int | None = None  # timestamp of a record
 
 
@@ -74,28 +79,32 @@ def recover(
     that no receipt decides. `advanced` gets the timers that are read, after each chunk.
 
     Raises:
-        ConfigError: a mirrored topic is missing, or read by this shard; no receipt decides some
-            timers of a topic that `delivered_before_ms` lacks; or the mirror is another one than in
-            an earlier run.
+        ConfigError: a mirrored topic is missing, read by this shard, or has another number of
+            partitions; no receipt decides some timers of a topic that `delivered_before_ms` lacks;
+            or the mirror is another one than in an earlier run.
         KafkaUnavailable: no answer in time.
         PublishDoubt: a transaction's outcome is unknown. A new run reads it.
     """
     partitions = _lost_partitions(settings, prefix)
     clients = factory.kafka_clients(settings, "consumer")
     evidence = EvidenceReader([place for place, _ in partitions])
-    for topic, add in _sources(settings, prefix, evidence):
-        with LogReader(clients, [topic]) as reader:
-            add(reader)
-    choice = Choice(
-        f"from-mirror.{prefix}", dry_run, skip_refused=True, otherwise=_CHANGED, advanced=advanced
-    )
-    with LogReader(clients, sorted({f"{prefix}{topic}" for (topic, _), _ in partitions})) as reader:
-        found = _find(settings, prefix, partitions, evidence, delivered_before_ms, reader)
+    sources = _sources(settings, prefix, evidence)
+    name = f"from-mirror.{prefix}"
+    ends = sent_position(settings, clock, name, dry_run=dry_run).ends
+    topics = {f"{prefix}{topic}" for (topic, _), _ in partitions}
+    with LogReader(clients, sorted(topics.union(sources))) as reader:
+        bounds = reader.bounds()
+        ends = ends or {place: end for place, (_, end) in sorted(bounds.items())}
+        ranges = {p: (first, min(end, ends.get(p, 0))) for p, (first, end) in bounds.items()}
+        for topic, add in sources.items():
+            add(reader, {place: each for place, each in ranges.items() if place[0] == topic})
+        found = _find(settings, prefix, partitions, evidence, delivered_before_ms, reader, ranges)
         lines = Lines(reader, found.waiting)
+        choice = Choice(name, dry_run, True, otherwise=_CHANGED, ends=ends, advanced=advanced)
         sent = import_lines(settings, clock, lines, TimerFields(), choice)
+        not_taken = _not_taken(reader, ends)
     return MirrorRecovered(
         dry_run=sent.dry_run,
-        complete=sent.complete,
         records=found.records,
         delivered=found.states[RecordState.LEFT],
         cancelled=found.states[RecordState.CANCELLED],
@@ -105,6 +114,7 @@ def recover(
         unclear_cancels=found.unclear,
         unclear_windows=found.windows,
         left_out=dict(+found.left_out),
+        not_taken=not_taken,
         newest_record_ms=found.newest_ms,
         newest_receipt_ms=evidence.newest_ms,
         already_done=sent.already_done,
@@ -122,7 +132,8 @@ def _lost_partitions(settings: Settings, prefix: str) -> list[tuple[TopicPartiti
     """The timer partitions of the lost cluster, and the number of them in their topic.
 
     Raises:
-        ConfigError: one of the timer topics has no mirror, or one from which nothing can be read.
+        ConfigError: one of the timer topics has no mirror, or one from which nothing can be read,
+            or that has another number of partitions.
     """
     with TopicReader(settings.kafka.client_options("admin")) as topics:
         mirrors = {
@@ -131,7 +142,7 @@ def _lost_partitions(settings: Settings, prefix: str) -> list[tuple[TopicPartiti
             if name.startswith(prefix) and name.removeprefix(prefix) in settings.timer_topics
         }
         configs = topics.topic_settings(list(mirrors))
-        counts = topics.partition_counts(list(mirrors))
+        counts = topics.partition_counts([*mirrors, *mirrors.values()])
     missing = set(settings.timer.topics).difference(mirrors.values())
     for topic in sorted(missing):
         raise ConfigError(f"{prefix}{topic}: no such topic, so {topic} has no mirror here")
@@ -141,25 +152,41 @@ def _lost_partitions(settings: Settings, prefix: str) -> list[tuple[TopicPartiti
         if configs.get(name, {}).get(_STAMPED) == "LogAppendTime":
             why = f"{_STAMPED}=LogAppendTime: the times of its records are the mirror's own"
             raise ConfigError(f"{name} has {why}, so due times are not known")
+        here = counts.get(mirrors[name], counts[name])
+        if here != counts[name]:
+            raise ConfigError(
+                f"{mirrors[name]} has {here} partitions, {name} {counts[name]}: a cancel could "
+                "look for its timer in another one. kafka-topics.sh --alter adds some; to have "
+                "fewer, make the topic again before `run`"
+            )
     numbered = sorted((topic, name) for name, topic in mirrors.items())
     return [((topic, n), counts[name]) for topic, name in numbered for n in range(counts[name])]
 
 
 def _sources(
     settings: Settings, prefix: str, evidence: EvidenceReader
-) -> Iterator[tuple[str, Callable[[LogReader], None]]]:
+) -> dict[str, Callable[[LogReader, OffsetRanges], None]]:
     """The mirrored topics that show which timers have left, and how each is read."""
-    receipts = settings.timer.receipts_topic
-    wanted = [f"{prefix}{receipts}", f"{prefix}{settings.dead_letter_topic}"]
+    wanted = {f"{prefix}{settings.dead_letter_topic}": evidence.add_dead_letters}
+    receipts = f"{prefix}{settings.timer.receipts_topic}"
+    if settings.timer.receipts_topic is not None:
+        wanted[receipts] = evidence.add_receipts
     with TopicReader(settings.kafka.client_options("admin")) as topics:
-        present = {name: each.config for name, each in topics.topics(wanted).items() if each.exists}
-    if receipts is None or wanted[0] not in present:
-        raise ConfigError("what was delivered is not known: there is no mirror of the receipts")
-    yield wanted[0], evidence.add_receipts
-    if "compact" in present[wanted[0]].get("cleanup.policy", ""):
-        evidence.begins_ms = NEVER  # an id that is used again has lost its earlier receipts
-    if wanted[1] in present:
-        yield wanted[1], evidence.add_dead_letters
+        present = {n: each.config for n, each in topics.topics(list(wanted)).items() if each.exists}
+    if receipts not in present or "compact" in present[receipts].get("cleanup.policy", ""):
+        evidence.begins_ms = NEVER  # compaction deletes earlier receipts of an id
+    return {name: add for name, add in wanted.items() if name in present}
+
+
+def _not_taken(reader: LogReader, ends: Mapping[TopicPartition, int]) -> dict[str, int]:
+    """Of the partitions with these ends, the first records that were copied later."""
+    later = {p: (max(first, ends.get(p, 0)), end) for p, (first, end) in reader.bounds().items()}
+    firsts: dict[str, int] = {}
+    for records in records_in(reader, later):
+        for number in np.unique(records.partition).tolist():
+            offset = int(records.offset[records.partition == number].min())
+            firsts.setdefault(partition_name(records.partitions[number]), offset)
+    return firsts
 
 
 def _find(
@@ -169,17 +196,18 @@ def _find(
     evidence: EvidenceReader,
     delivered_before_ms: Mapping[str, int],
     reader: LogReader,
+    ranges: OffsetRanges,
 ) -> _MirrorTally:
     """Decides about all partitions, before anything is written.
 
     Raises:
         ConfigError: no receipt decides some timers of a topic that `delivered_before_ms` lacks.
     """
-    found, left, bounds = _MirrorTally(), evidence.by_place(), reader.bounds()
+    found, left = _MirrorTally(), evidence.by_place()
     contract, without = factory.contract(settings), settings.by_topic("receipts")
     for number, (place, count) in enumerate(partitions):
         mirror = (f"{prefix}{place[0]}", place[1])
-        parts = records_in(reader, {mirror: bounds[mirror]})
+        parts = records_in(reader, {mirror: ranges[mirror]})
         rows = MirroredRows.joined(rows_of(each, place, contract, found.left_out) for each in parts)
         found.records += len(rows)
         if len(rows):
@@ -192,8 +220,14 @@ def _find(
             found, place[0], rows, left.get(number, NOTHING), begins_ms, before_ms
         )
         columns = rows.offset[at], rows.due_ms[at]
-        found.waiting.append(Waiting(mirror, place[0], count, bounds[mirror], *columns))
-    _require_decided(found.undecided_ms)
+        found.waiting.append(Waiting(mirror, place[0], count, ranges[mirror], *columns))
+    if found.undecided:
+        raise ConfigError(
+            f"no receipt decides some timers of {', '.join(sorted(found.undecided))}: none are "
+            "written or copied, or retention has deleted those of their time. Name the instant of "
+            "the loss with --delivered-before, for each topic: what was due before it counts as "
+            "delivered and is left out"
+        )
     return found
 
 
@@ -223,16 +257,5 @@ def _decide_partition(
         tally.assumed += int(assumed.sum())
         waiting &= ~assumed
     elif undecided.any():
-        latest_ms = int(rows.due_ms[undecided].max())
-        tally.undecided_ms[topic] = max(latest_ms, tally.undecided_ms.get(topic, 0))
+        tally.undecided.add(topic)
     return np.flatnonzero(waiting)
-
-
-def _require_decided(undecided_ms: Mapping[str, int]) -> None:
-    if undecided_ms:
-        latest = ", ".join(f"{topic}={utc_text(ms)}" for topic, ms in sorted(undecided_ms.items()))
-        raise ConfigError(
-            "no receipt decides some timers, because their topic has none, or retention has "
-            "deleted those of their time: say with --delivered-before, for each topic, until when "
-            f"such timers count as delivered. The latest are due at {latest}"
-        )
