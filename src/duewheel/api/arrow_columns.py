@@ -2,7 +2,7 @@
 
 An `InstantMs` is a timestamp in UTC, and its name has no `_ms`; a text stays one. Producers choose
 due times: one that no calendar has is the first or last instant here, because Python, pandas and
-Spark refuse a whole table for it.
+Spark refuse a whole table for it; so Arrow would for a number beyond 64 bits, such as its lateness.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _INSTANT = pa.timestamp("ms", tz="UTC")
 _FIRST_MS, _LAST_MS = (
     1000 * int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (2, 9999)
 )
+_ENDS = {_INSTANT: (_FIRST_MS, _LAST_MS), pa.int64(): (-(2**63), 2**63 - 1)}
 
 
 def schema_of(row: type[Result]) -> pa.Schema:
@@ -39,18 +40,19 @@ def batches_of(row: type[Result], rows: Iterable[Result]) -> Iterator[pa.RecordB
     """Yields the rows of a list, some thousand at a time."""
     schema, iterator = schema_of(row), iter(rows)
     while part := list(islice(iterator, _ROWS)):
-        values = (_values(part, name) for name in row.model_fields)
         columns = [
-            pa.array(each, type=kind) for each, kind in zip(values, schema.types, strict=True)
+            pa.array(_values(part, name, kind), type=kind)
+            for name, kind in zip(row.model_fields, schema.types, strict=True)
         ]
         yield pa.record_batch(columns, schema=schema)
 
 
-def _values(rows: list[Result], name: str) -> list[Any]:
+def _values(rows: list[Result], name: str, kind: pa.DataType) -> list[Any]:
     values = [getattr(each, name) for each in rows]
-    if name in INSTANTS:
-        return [None if each is None else min(max(each, _FIRST_MS), _LAST_MS) for each in values]
-    return values
+    if kind not in _ENDS:
+        return values
+    first, last = _ENDS[kind]
+    return [None if each is None else min(max(each, first), last) for each in values]
 
 
 def _column(name: str, annotation: Any) -> pa.Field[Any]:

@@ -77,7 +77,7 @@ def test_a_table_has_the_rows_that_match(config: Path) -> None:
         pending_table(config, limit=0)
 
 
-@pytest.mark.parametrize("due_ms", [-(10**18), 2**62 - 1])
+@pytest.mark.parametrize("due_ms", [-(2**63), -(10**18), 2**62 - 1, 2**63 - 1])
 def test_a_due_time_that_no_calendar_has_harms_no_other_row(due_ms: int) -> None:
     given = {"due_ms": due_ms, "delivered_ms": NOW_MS, "lateness_ms": NOW_MS - due_ms}
     texts = dict.fromkeys(DeliveryReceipt.model_fields, "")
@@ -86,6 +86,7 @@ def test_a_due_time_that_no_calendar_has_harms_no_other_row(due_ms: int) -> None
     (found,) = batch.to_pylist()
     assert found["due"].astimezone(ZoneInfo("Asia/Kolkata")).year in {2, 9999}
     assert found["delivered"] == datetime.fromtimestamp(NOW_MS / 1000, UTC)
+    assert found["lateness_ms"] == min(NOW_MS - due_ms, 2**63 - 1), "the most that a column holds"
     batch.column("due").cast(pa.timestamp("us", "UTC"))  # as Spark has it
 
 
