@@ -166,7 +166,7 @@ def _renderer(format: Literal["json", "text"]) -> Processor:
     first = ["ts", "level", "role", "pid", "event"]
     if format == "text":
         return structlog.processors.KeyValueRenderer(key_order=first, drop_missing=True)
-    as_json = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+    as_json = structlog.processors.JSONRenderer(default=str)  # ASCII, as repr of text: safe to show
 
     def render(logger: WrappedLogger, name: str, event: EventDict) -> str | bytes:
         head = {key: event[key] for key in first if key in event}

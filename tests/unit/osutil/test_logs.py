@@ -76,6 +76,17 @@ def test_secrets_are_hidden_by_name_and_in_text() -> None:
     assert "retries=3" in stream.getvalue()
 
 
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_no_text_of_a_user_changes_the_direction_of_a_line(format: logs.Format) -> None:
+    stream, name = io.StringIO(), "bills\u202e\x1b\x9b\n"
+    logs.configure("relay", "info", format, stream)
+    structlog.get_logger("duewheel.x").warning("refused", reason=name, topics=[name])
+    assert stream.getvalue().rstrip("\n").isprintable()
+    if format == "json":
+        (line,) = lines(stream)
+        assert (line["reason"], line["topics"]) == (name, [name])
+
+
 def test_lists_and_tables_are_cut() -> None:
     """A user who makes 5,000 topics does not write a line of a megabyte with each."""
     stream = io.StringIO()
