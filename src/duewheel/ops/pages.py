@@ -11,7 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+import structlog
+
 from duewheel.errors import ConfigError
+
+log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
@@ -61,13 +65,21 @@ def place_before(page: str | None) -> Place:
 def ranges_after(
     after: Place, bounds: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yields partition, first offset and end of the records after a place; no range is empty.
+    """Yields partition, first offset and end of the records after a place; no range is empty. Logs
+    if it leaves out offsets between the place and the first one.
 
     Args:
         bounds: first offset and end, by partition; the partitions rise.
     """
     for partition, (start, end) in bounds.items():
         if partition == after[0]:
+            if 0 <= after[1] < start - 1:
+                log.warning(
+                    "the page does not begin after its place: the records between were removed "
+                    "from the topic, or are before the first ones that are wanted",
+                    page=place_text(*after),
+                    first=place_text(partition, start),
+                )
             start = max(start, after[1] + 1)
         if partition >= after[0] and start < end:
             yield partition, start, end

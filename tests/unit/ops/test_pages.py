@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from duewheel.errors import ConfigError
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
@@ -40,3 +41,16 @@ def test_the_records_after_a_place() -> None:
     assert list(ranges_after((2, 2), bounds)) == [(2, 3, 4), (3, 7, 8)]
     assert list(ranges_after((2, 3), bounds)) == [(3, 7, 8)], "none of partition 2 is left"
     assert list(ranges_after((9, 0), bounds)) == []
+
+
+@pytest.mark.parametrize("end", [9, 5])
+def test_a_page_tells_of_records_that_retention_has_removed_after_its_place(end: int) -> None:
+    bounds = {0: (5, end), 1: (3, 8)}
+    with capture_logs() as lines:
+        assert list(ranges_after((0, 1), bounds))[-1] == (1, 3, 8)
+    (line,) = lines
+    assert (line["log_level"], line["page"], line["first"]) == ("warning", "0@1", "0@5")
+    with capture_logs() as lines:
+        list(ranges_after((0, 4), bounds))  # the first one that is left follows
+        list(ranges_after(place_before(None), bounds))
+    assert not lines
