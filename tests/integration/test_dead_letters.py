@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import MessageSizeTooLargeError
 from tests.harness.launcher import objects, run, wait_until
 from tests.harness.reader import read_topic
@@ -473,3 +473,29 @@ def test_where_a_listing_begins(shard: SparklessShard) -> None:
     assert offsets(every[2]) == every[2:]
     assert offsets(utc_text(between)) == every[3:]
     assert offsets(utc_text(between + 10**9)) == []
+
+
+def test_a_replay_and_a_page_tell_of_dead_letters_that_were_removed_before(
+    config: Path, shard: SparklessShard
+) -> None:
+    topic = shard.settings.dead_letter_topic
+    headers: list[Header] = [
+        ("TIMER_ERROR_CODE", b"no_due_time"),
+        ("TIMER_SOURCE", f"{shard.timers}-0@0".encode()),
+    ]
+    shard.send(topic, 0, *((b"%d" % number, b"", headers) for number in range(6)))
+    assert shard.outcomes(limit=2) == (2, {})
+    with closing(KafkaAdminClient(bootstrap_servers=shard.servers)) as client:
+        client.delete_records({TopicPartition(topic, 0): 2})
+        told = "dead letters may have been removed before a replay read them"
+        assert told not in run(config, "dlq", "replay", "--dry-run").stderr, "only replayed ones"
+        client.delete_records({TopicPartition(topic, 0): 5})
+    for words in (["--dry-run"], []):
+        (line,) = map(json.loads, run(config, "dlq", "replay", *words).stderr.splitlines())
+        assert line["event"].startswith(told)
+        assert (line["partition"], line["from_offset"], line["first_left"]) == (0, 2, 5)
+    (line,) = map(json.loads, run(config, "dlq", "list", "--page", "0@1").stderr.splitlines())
+    assert (line["page"], line["first"]) == ("0@1", "0@5")
+    with closing(KafkaAdminClient(bootstrap_servers=shard.servers)) as client:
+        client.delete_records({TopicPartition(topic, 0): -1})
+    assert not run(config, "dlq", "replay").stderr, "all of them were replayed"

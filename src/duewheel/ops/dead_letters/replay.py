@@ -18,6 +18,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
+import structlog
+
 from duewheel import factory
 from duewheel.api.dead_letters import Replayed, ReplayFilter
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
@@ -38,6 +40,8 @@ from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.preview import previews_of
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.target_rules import Reason, Target, reason_text
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +144,17 @@ class _Replay:
         return self._refusals[pair]
 
     def _replay_all(self, run: LedgerRun[ReplayPosition]) -> None:
-        bounds = {
-            partition: (max(start, run.position.start(partition, self._wanted.code)), end)
-            for partition, (start, end) in self._reader.bounds().items()
-        }
+        bounds = self._reader.bounds()
+        for partition, (start, end) in bounds.items():
+            after = run.position.start(partition, self._wanted.code)
+            if after < start:
+                log.warning(
+                    "dead letters may have been removed before a replay read them",
+                    partition=partition,
+                    from_offset=after,
+                    first_left=start,
+                )
+            bounds[partition] = max(start, after), end
         done, total = 0, sum(max(0, end - start) for start, end in bounds.values())
         for partition, (start, end) in bounds.items():
             at = start
