@@ -178,6 +178,20 @@ def test_a_rest_of_a_line_too_long_is_no_timer(shard: SparklessShard) -> None:
     assert (verdict["refused"], keys_taken(shard)) == ({"unusable": 2}, [b"b"])
 
 
+def test_a_header_name_that_no_record_can_have_is_refused(shard: SparklessShard) -> None:
+    copies = [
+        {"record": {"key_base64": "Yg==", "headers": [{"name": name}]}}
+        for name in ("a\ud800", b"\xff".decode(errors="surrogateescape"))
+    ]
+    content = lines_of(*copies, timer(shard, "a", now_ms() + HOUR_MS))
+    verdict = imported(shard, content, skip_refused=True)
+    (unusable, other) = verdict["refused_first"]
+    assert (unusable["line"], unusable["code"]) == (1, "unusable")
+    assert "record.headers.0.name: " in unusable["reason"]
+    assert (other["line"], other["code"]) == (2, "bad_header_name"), "by ingest"
+    assert keys_taken(shard) == [b"a"]
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_import_that_ends_in_the_middle_loses_and_doubles_nothing(
     shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, *, committed: bool

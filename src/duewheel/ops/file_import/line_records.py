@@ -12,8 +12,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable
+from typing import Annotated
 
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue
 
 from duewheel.api.model import RequestFields
 from duewheel.api.requests import NewTimer, Strict, TimerFields, octets
@@ -29,10 +30,15 @@ LINE_BYTES_MAX = 16 << 20
 Fields = dict[str, JsonValue]  # of a line: which models they fit is known once they are parsed
 
 
+def _name(name: str) -> str:
+    name.encode(errors="surrogateescape")  # its error is a ValueError, which names the field
+    return name
+
+
 class CopiedHeader(RequestFields):
     """A header of a record; without a value it is null."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_name)]
     value_base64: str | None = None
 
 
