@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kafka.errors import MessageSizeTooLargeError
 from tests.harness.local_world import NOW_MS
 from tests.harness.served import RecordingProducer, recording_writer, settings_of
 
@@ -14,6 +18,7 @@ from duewheel.api.file_import import FailedLine, SentLine
 from duewheel.api.requests import TimerFields
 from duewheel.cli.file_import import show_lines
 from duewheel.cli.output import Printer
+from duewheel.client import Timer
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 from duewheel.ops.file_import.acknowledged import send_lines
 from duewheel.ops.file_import.line_records import fields_of, record_of
@@ -50,6 +55,34 @@ def test_a_line_that_is_no_text_is_refused_and_stops_no_other(
     assert shown.out == "1 written, 3 refused\n"
     assert "line 1: " in shown.err and "line 2: " in shown.err
     assert "line 3: give a value, or a key" in shown.err
+
+
+class _SmallProducer(RecordingProducer):
+    """Takes no value of more than 9 bytes; of more than 5 none is acknowledged."""
+
+    def schedule(self, *args: Any, **named: Any) -> Future[Timer]:
+        written, size = super().schedule(*args, **named), len(args[1])
+        error = MessageSizeTooLargeError(f"{size} bytes")
+        if size > 9:
+            raise error
+        if size > 5:
+            written = Future()
+            written.set_exception(error)
+        return written
+
+
+def test_a_line_that_kafka_does_not_take_is_refused_and_stops_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = (1, 10, 2, 6, 3)
+    file = io.BytesIO(b"".join(b'{"value": "%s"}\n' % (b"v" * size) for size in sizes))
+    writer = recording_writer(settings_of(tmp_path), _SmallProducer(), ManualClock(NOW_MS))
+    rows = send_lines(writer, file, TimerFields(topic="orders", delay="1m"))
+    assert show_lines(rows, Printer(is_json=False)) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "3 written, 2 refused\n"
+    too_large = re.findall(r"line (\d+): the message is too large .*: (\d+) bytes", shown.err)
+    assert too_large == [("2", "10"), ("4", "6")]
 
 
 def test_a_named_file_refuses_the_same_timer(tmp_path: Path) -> None:

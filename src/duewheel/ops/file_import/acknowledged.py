@@ -1,7 +1,7 @@
 """`duewheel send-lines`: a timer for each line of JSON, acknowledged by itself.
 
-Up to REQUESTS_AT_ONCE records wait for their acknowledgement. A line that cannot be read, or of
-which ingest would make a dead letter, is reported and does not stop the others.
+Up to REQUESTS_AT_ONCE records wait for their acknowledgement. A line that cannot be read, or that
+Kafka or ingest would refuse, is reported and does not stop the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import BinaryIO
 from duewheel.api.file_import import FailedLine, SentLine
 from duewheel.api.requests import NewTimer, TimerFields
 from duewheel.client import Timer
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops.changes.requests import TimerCall, prepared
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, TimerWriter
 from duewheel.ops.changes.written import result_of
@@ -65,9 +65,12 @@ def _prepared(
         return str(error)
 
 
-def _written(writer: TimerWriter, topic: str, write: TimerCall) -> Future[Timer]:
-    with writer.producer(topic) as producer:
-        return write(producer)
+def _written(writer: TimerWriter, topic: str, write: TimerCall) -> Future[Timer] | str:
+    try:
+        with writer.producer(topic) as producer:
+            return write(producer)
+    except InvalidTimer as error:  # larger than this client writes
+        return str(error)
 
 
 def _result(
@@ -75,5 +78,8 @@ def _result(
 ) -> SentLine | FailedLine:
     if isinstance(request, str):
         return FailedLine(line=number, error=request)
-    with writer.acknowledging():
-        return result_of(SentLine, request.result(ACKNOWLEDGED_S), line=number)
+    try:
+        with writer.acknowledging():
+            return result_of(SentLine, request.result(ACKNOWLEDGED_S), line=number)
+    except InvalidTimer as error:  # larger than the topic takes
+        return FailedLine(line=number, error=str(error))
