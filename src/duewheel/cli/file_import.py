@@ -59,7 +59,7 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
             line = row.line
             if isinstance(row, FailedLine):
                 refused += 1
-                say(f"line {line}: {row.error}")
+                say(printable(f"line {line}: {row.error}"))
             else:
                 written += 1
             if output.is_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -83,6 +84,21 @@ def test_a_line_that_kafka_does_not_take_is_refused_and_stops_no_other(
     assert shown.out == "3 written, 2 refused\n"
     too_large = re.findall(r"line (\d+): the message is too large .*: (\d+) bytes", shown.err)
     assert too_large == [("2", "10"), ("4", "6")]
+
+
+def test_no_line_of_the_file_writes_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = "\x1b]0;title\x07\nline 9: false", "\u202e\x9b31m"
+    rows = {texts[0]: 1}, {"timer_topic": texts[1]}
+    file = io.BytesIO("\n".join(map(json.dumps, rows)).encode())
+    writer = recording_writer(settings_of(tmp_path), RecordingProducer(), ManualClock(NOW_MS))
+    defaults = TimerFields(topic="orders", delay="1m", value="v")
+    assert show_lines(send_lines(writer, file, defaults), Printer(is_json=False)) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(r"duewheel: line 1: \x1b]0;title\x07\nline 9: false: ")
+    assert r"\u202e\x9b31m" in second
+    assert (first + second).isprintable()
 
 
 def test_a_named_file_refuses_the_same_timer(tmp_path: Path) -> None:
