@@ -176,6 +176,9 @@ def test_a_rest_of_a_line_too_long_is_no_timer(shard: SparklessShard) -> None:
     content = b"x" * (LINE_BYTES_MAX + 1) + lines_of(*rows)
     verdict = imported(shard, content, skip_refused=True)
     assert (verdict["refused"], keys_taken(shard)) == ({"unusable": 2}, [b"b"])
+    bad = imported(shard, content + b"bad", skip_refused=True)["refused_first"]
+    named = [each["line"] for each in (*verdict["refused_first"], *bad)]
+    assert named == [1, 1, 3], "by their numbers in the file, whose first line has two parts"
 
 
 def test_a_header_name_that_no_record_can_have_is_refused(shard: SparklessShard) -> None:

@@ -38,10 +38,11 @@ def send_lines(
             that was yielded may or may not have been written.
     """
     waiting: deque[tuple[int, Future[Timer] | str]] = deque()
-    for number, line in enumerate(lines_of(file), 1):
+    for line in lines_of(file):
         made = _prepared(writer, line, defaults)
         if made is not None:
-            waiting.append((number, made if isinstance(made, str) else _written(writer, *made)))
+            request = made if isinstance(made, str) else _written(writer, *made)
+            waiting.append((line.number, request))
         while len(waiting) > REQUESTS_AT_ONCE:
             yield _result(writer, *waiting.popleft())
     while waiting:

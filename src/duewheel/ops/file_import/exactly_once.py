@@ -105,7 +105,6 @@ def _spec(name: str) -> LedgerSpec[ImportPosition]:
 class _Line:
     """A line and its record, or why ingest would reject it; an empty line has neither."""
 
-    number: int
     read: FileLine
     record: TimerRecord | None = None
     preview: Preview | None = None
@@ -161,7 +160,9 @@ class _Tally:
         """Counts a line that ingest would reject."""
         self.refused[rejection.code] += 1
         if len(self.refused_first) < _SHOWN_MAX:
-            refused = RefusedLine(line=line.number, code=rejection.code, reason=rejection.reason)
+            refused = RefusedLine(
+                line=line.read.number, code=rejection.code, reason=rejection.reason
+            )
             self.refused_first.append(refused)
 
 
@@ -234,8 +235,7 @@ class _Import:
     def _send(self, run: LedgerRun[ImportPosition]) -> bool:
         """Returns whether the end of the file was reached."""
         while chunk := next_chunk(self._lines, self._choice.chunk_lines, _CHUNK_BYTES):
-            first = run.position.lines + 1
-            if not self._send_chunk(run, [_Line(n, c) for n, c in enumerate(chunk, first)]):
+            if not self._send_chunk(run, [_Line(each) for each in chunk]):
                 return False
             self._choice.advanced(self._tally.read, None)
         return True
@@ -276,7 +276,7 @@ class _Import:
         if not self._choice.skip_refused:
             ending = next((line for line in lines if line.rejection is not None), None)
             # Lines after it wait for the next run: a position has no gaps.
-            lines = [line for line in lines if ending is None or line.number < ending.number]
+            lines = lines if ending is None else lines[: lines.index(ending)]
         digest = self._digest.copy()
         for line in lines:
             digest.update(line.read.digested)
@@ -304,7 +304,7 @@ class _Import:
         return lines
 
     def _parsed(self, line: _Line, now_ms: int) -> _Line:
-        name = f"{self._choice.name}@{line.number}"
+        name = f"{self._choice.name}@{line.read.number}"
         try:
             fields = fields_in(line.read, self._defaults)
             record = None if fields is None else record_of(self._settings, fields, name, now_ms)
@@ -314,4 +314,4 @@ class _Import:
 
 
 def _name(line: _Line) -> bytes:
-    return b"%d" % line.number
+    return b"%d" % line.read.number

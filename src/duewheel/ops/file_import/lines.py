@@ -30,6 +30,7 @@ class FileLine:
     """A line, or a part of a long one."""
 
     content: bytes  # with the newline if there is one
+    number: int  # of the line in the file, from 1
     is_rest: bool = False  # the line began in the part before
 
     @property
@@ -43,9 +44,10 @@ class FileLine:
 
 def lines_of(file: Readable) -> Iterator[FileLine]:
     """Reads the lines from the file's position to its end."""
-    is_rest = False
+    number, is_rest = 0, False
     while content := file.readline(_PART_BYTES):
-        yield FileLine(content, is_rest)
+        number += not is_rest
+        yield FileLine(content, number, is_rest)
         is_rest = len(content) == _PART_BYTES and not content.endswith(b"\n")
 
 

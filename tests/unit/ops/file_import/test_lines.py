@@ -27,15 +27,15 @@ def test_the_rest_of_a_long_line_is_known() -> None:
     long = b" " * (LINE_BYTES_MAX + 1) + b'{"topic": "orders"}\n'
     first, rest, other = lines_of(io.BytesIO(long + b"{}\n"))
     assert (len(first.content), first.is_rest) == (LINE_BYTES_MAX + 1, False)
-    assert rest == FileLine(b'{"topic": "orders"}\n', is_rest=True)
-    assert other == FileLine(b"{}\n")
+    assert rest == FileLine(b'{"topic": "orders"}\n', 1, is_rest=True)
+    assert other == FileLine(b"{}\n", 2)
     assert b"".join(each.digested for each in (first, rest, other)) == long + b"{}\n"
 
 
 def test_a_line_of_the_most_bytes_has_no_rest() -> None:
     whole = b" " * LINE_BYTES_MAX + b"\n"
     first, other = lines_of(io.BytesIO(whole + b"{}"))
-    assert (first.content, other) == (whole, FileLine(b"{}"))
+    assert (first.content, other) == (whole, FileLine(b"{}", 2))
     assert (first.digested, other.digested) == (whole, b"{}\n")
 
 
