@@ -31,6 +31,16 @@ def may_name_topic(name: str) -> bool:
     return re.fullmatch(TOPIC_NAME, name) is not None
 
 
+def require_topic_name(name: str) -> None:
+    """Refuses a name that no topic can have.
+
+    Raises:
+        ConfigError: with the rule.
+    """
+    if not may_name_topic(name):
+        raise ConfigError(f"{name!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+
+
 def require_portable(regex: str) -> None:
     """Refuses syntax whose meaning differs between engines. A final `$` is fine, see `for_arrow`.
 

@@ -46,6 +46,13 @@ def test_before_init_each_reader_of_a_topic_names_it(config: Path) -> None:
     assert told.output == "no shard has begun\n"
 
 
+def test_a_name_that_no_topic_can_have_is_not_looked_up(config: Path) -> None:
+    for words in (["topic", "create"], ["topic", "read"], ["topic", "read", "--for-send"]):
+        refused = run(config, *words, "a topic")
+        assert refused.stderr.startswith("duewheel: 'a topic' is no topic name"), refused.stderr
+        assert refused.returncode == 2
+
+
 def test_what_deployments_ask_of_running_processes(config: Path) -> None:
     assert run(config, "health").returncode == 2
     assert run(config, "init").returncode == 0

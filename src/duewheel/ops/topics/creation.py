@@ -13,7 +13,7 @@ from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState
 from duewheel.ops.shard.status import read_status
 from duewheel.runtime.dequeue_process import init_progress
-from duewheel.schemas.name_patterns import may_name_topic
+from duewheel.schemas.name_patterns import require_topic_name
 
 
 def init_topics(
@@ -90,8 +90,7 @@ def create_topics(
     for name in names:
         if name in settings.timer_topics or name in settings.service_topics.values():
             raise ConfigError(f"{name!r} is a topic of duewheel's own: `duewheel init` creates it")
-        if not may_name_topic(name):
-            raise ConfigError(f"{name!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+        require_topic_name(name)
     with factory.kafka_admin(settings) as admin:
         for name in names:
             exists = bool(admin.partition_counts([name]))

@@ -16,6 +16,7 @@ from duewheel.kafka.log.records import Record, printable_name
 from duewheel.ops.file_import.line_records import CopiedLine, CopiedRecord
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.header_names import DUE_MS
+from duewheel.schemas.name_patterns import require_topic_name
 
 _DIGITS_MAX = 20
 
@@ -27,7 +28,7 @@ def records_of(
     for ever. Those read at once are in the order of their timestamps.
 
     Raises:
-        ConfigError: there is no such topic.
+        ConfigError: there is no such topic, or can be none.
         KafkaUnavailable: no answer in time.
     """
     with _opened(settings, topic) as reader:
@@ -48,7 +49,7 @@ def lines_to_import(settings: Settings, topic: str) -> Iterator[CopiedLine]:
     memory has its keys, and no values.
 
     Raises:
-        ConfigError: there is no such topic.
+        ConfigError: there is no such topic, or can be none.
         KafkaUnavailable: no answer in time.
     """
     with _opened(settings, topic) as reader:
@@ -67,6 +68,7 @@ def lines_to_import(settings: Settings, topic: str) -> Iterator[CopiedLine]:
 
 @contextmanager
 def _opened(settings: Settings, topic: str) -> Iterator[LogReader]:
+    require_topic_name(topic)  # before kafka-python does
     with LogReader(factory.kafka_clients(settings, "consumer"), [topic]) as reader:
         reader.existing()
         yield reader
