@@ -171,6 +171,13 @@ def test_a_last_line_without_a_newline_is_the_same_once_others_follow(
     assert counts(imported(shard, first + added)) == {"already_done": 1, "read": 1, "written": 1}
 
 
+def test_the_reason_of_a_refused_line_is_short(shard: SparklessShard) -> None:
+    unknown = {"record": dict.fromkeys(f"unknown-{n}" for n in range(10_000))}
+    (refused,) = imported(shard, lines_of(unknown))["refused_first"]
+    assert "record.unknown-0: " in refused["reason"]
+    assert len(refused["reason"]) < 1_000
+
+
 def test_a_rest_of_a_line_too_long_is_no_timer(shard: SparklessShard) -> None:
     rows = [timer(shard, key, now_ms() + HOUR_MS) for key in "ab"]
     content = b"x" * (LINE_BYTES_MAX + 1) + lines_of(*rows)

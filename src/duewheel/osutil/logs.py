@@ -211,7 +211,7 @@ def _clean(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
             continue
         if isinstance(value, str):
             hidden = "***" if is_secret(key) else _SECRET_TEXT.sub(r"\1***", value)
-            event[key] = _shorten(hidden)
+            event[key] = shortened(hidden)
         elif isinstance(value, list | tuple | dict) and len(value) > VALUE_ITEMS_MAX:
             event[key] = _first_items(value)
     return event
@@ -224,7 +224,8 @@ def _first_items(value: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> list[An
     return [*value[:VALUE_ITEMS_MAX], more]
 
 
-def _shorten(text: str) -> str:
+def shortened(text: str) -> str:
+    """A text of VALUE_CHARACTERS_MAX at most, and how many it had."""
     if len(text) <= VALUE_CHARACTERS_MAX:
         return text
     return f"{text[:VALUE_CHARACTERS_MAX]}… ({len(text)} characters)"

@@ -101,6 +101,17 @@ def test_no_line_of_the_file_writes_to_the_terminal(
     assert (first + second).isprintable()
 
 
+def test_the_reason_of_a_line_is_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unknown = dict.fromkeys(f"unknown-{n}" for n in range(10_000))
+    rows = unknown, {"delay": "1m", "timer_topic": "t", "x" * 100_000: 1}
+    file = io.BytesIO("\n".join(map(json.dumps, rows)).encode())
+    writer = recording_writer(settings_of(tmp_path), RecordingProducer(), ManualClock(NOW_MS))
+    assert show_lines(send_lines(writer, file, TimerFields()), Printer(is_json=False)) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert "unknown-0: " in first
+    assert max(len(first), len(second)) < 1_000
+
+
 def test_a_named_file_refuses_the_same_timer(tmp_path: Path) -> None:
     fields = fields_of(b'{"topic": "orders", "delay": "1m"}', TimerFields())
     with pytest.raises(ConfigError, match="give a value, or a key"):

@@ -20,6 +20,7 @@ from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, 
 from duewheel.ops.changes.written import result_of
 from duewheel.ops.file_import.line_records import is_copy
 from duewheel.ops.file_import.lines import FileLine, fields_in, lines_of
+from duewheel.osutil.logs import shortened
 
 
 def send_lines(
@@ -78,7 +79,7 @@ def _result(
     writer: TimerWriter, number: int, request: Future[Timer] | str
 ) -> SentLine | FailedLine:
     if isinstance(request, str):
-        return FailedLine(line=number, error=request)
+        return FailedLine(line=number, error=shortened(request))
     try:
         with writer.acknowledging():
             return result_of(SentLine, request.result(ACKNOWLEDGED_S), line=number)

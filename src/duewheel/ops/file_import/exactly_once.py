@@ -37,6 +37,7 @@ from duewheel.ops.file_import.line_records import record_of
 from duewheel.ops.file_import.lines import FileLine, Readable, fields_in, lines_of, next_chunk
 from duewheel.ops.how_far import Advanced, unseen
 from duewheel.ops.source_name import require_source_name
+from duewheel.osutil.logs import shortened
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.request.preview import Preview, Rejection, previews_of
 from duewheel.wheel.target_rules import Reason
@@ -160,9 +161,8 @@ class _Tally:
         """Counts a line that ingest would reject."""
         self.refused[rejection.code] += 1
         if len(self.refused_first) < _SHOWN_MAX:
-            refused = RefusedLine(
-                line=line.read.number, code=rejection.code, reason=rejection.reason
-            )
+            number, reason = line.read.number, shortened(rejection.reason)
+            refused = RefusedLine(line=number, code=rejection.code, reason=reason)
             self.refused_first.append(refused)
 
 
