@@ -3,6 +3,7 @@
 A line above LINE_BYTES_MAX is read in parts, so that it needs no more memory than another one. The
 first part is too long, and the others are the rest of a line: each is refused, whatever it
 contains, because a rest may be a whole JSON object, though it was not written as a line.
+The parts have the number of their line; the position of an import counts them as lines.
 """
 
 from __future__ import annotations
