@@ -15,7 +15,7 @@ from duewheel.cli.output import Printer, printable, say
 from duewheel.cli.request_options import OF_NEW_TIMER, with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import KafkaUnavailable, Unacknowledged
+from duewheel.errors import InvalidTimer, KafkaUnavailable, Unacknowledged
 from duewheel.osutil.terminal import bar_of_count
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
                 written += 1
             if output.is_json:
                 output.row(row)
-    except (KafkaUnavailable, Unacknowledged) as error:
+    except (InvalidTimer, KafkaUnavailable, Unacknowledged) as error:
         so_far = f"{written} written, {refused} refused, up to line {line}"
         raise Unacknowledged(f"{so_far}; lines after it may be written: {error}") from error
     if not output.is_json:

@@ -59,7 +59,7 @@ def test_a_line_that_is_no_text_is_refused_and_stops_no_other(
 
 
 class _SmallProducer(RecordingProducer):
-    """Takes no value of more than 9 bytes; of more than 5 none is acknowledged."""
+    """Takes no value of more than 9 bytes; its broker none of more than 5."""
 
     def schedule(self, *args: Any, **named: Any) -> Future[Timer]:
         written, size = super().schedule(*args, **named), len(args[1])
@@ -72,18 +72,24 @@ class _SmallProducer(RecordingProducer):
         return written
 
 
-def test_a_line_that_kafka_does_not_take_is_refused_and_stops_no_other(
+def of_sizes(path: Path, *sizes: int) -> Iterator[SentLine | FailedLine]:
+    file = io.BytesIO(b"".join(b'{"value": "%s"}\n' % (b"v" * size) for size in sizes))
+    writer = recording_writer(settings_of(path), _SmallProducer(), ManualClock(NOW_MS))
+    return send_lines(writer, file, TimerFields(topic="orders", delay="1m"))
+
+
+def test_a_line_too_large_for_the_client_is_refused_and_stops_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes = (1, 10, 2, 6, 3)
-    file = io.BytesIO(b"".join(b'{"value": "%s"}\n' % (b"v" * size) for size in sizes))
-    writer = recording_writer(settings_of(tmp_path), _SmallProducer(), ManualClock(NOW_MS))
-    rows = send_lines(writer, file, TimerFields(topic="orders", delay="1m"))
-    assert show_lines(rows, Printer(is_json=False)) == 1
+    assert show_lines(of_sizes(tmp_path, 1, 10, 2), Printer(is_json=False)) == 1
     shown = capsys.readouterr()
-    assert shown.out == "3 written, 2 refused\n"
-    too_large = re.findall(r"line (\d+): the message is too large .*: (\d+) bytes", shown.err)
-    assert too_large == [("2", "10"), ("4", "6")]
+    assert shown.out == "2 written, 1 refused\n"
+    assert re.search(r"line 2: the message is too large for Kafka: .*: 10 bytes", shown.err)
+
+
+def test_a_line_too_large_for_the_broker_ends_after_what_was_written(tmp_path: Path) -> None:
+    with pytest.raises(Unacknowledged, match=r"1 written, 1 refused, up to line 2; .* too large"):
+        show_lines(of_sizes(tmp_path, 1, 10, 6, 3), Printer(is_json=False))
 
 
 def test_no_line_of_the_file_writes_to_the_terminal(

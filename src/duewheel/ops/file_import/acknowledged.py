@@ -35,8 +35,10 @@ def send_lines(
 
     Raises:
         KafkaUnavailable: no broker answers.
-        Unacknowledged: no acknowledgement in time. After either error, records after the last line
-            that was yielded may or may not have been written.
+        Unacknowledged: no acknowledgement in time.
+        InvalidTimer: a broker takes no record so large; kafka-python then fails all that wait.
+            After each of these errors, records after the last line that was yielded may or may not
+            have been written.
     """
     waiting: deque[tuple[int, Future[Timer] | str]] = deque()
     for line in lines_of(file):
@@ -80,8 +82,5 @@ def _result(
 ) -> SentLine | FailedLine:
     if isinstance(request, str):
         return FailedLine(line=number, error=shortened(request))
-    try:
-        with writer.acknowledging():
-            return result_of(SentLine, request.result(ACKNOWLEDGED_S), line=number)
-    except InvalidTimer as error:  # larger than the topic takes
-        return FailedLine(line=number, error=str(error))
+    with writer.acknowledging():
+        return result_of(SentLine, request.result(ACKNOWLEDGED_S), line=number)
