@@ -230,6 +230,28 @@ def test_a_failed_delivery_is_not_written_and_lost_receipts_decide_nothing(
             recovered(here)
 
 
+def test_receipts_that_were_deleted_before_the_mirror_began_decide_nothing(
+    broker: SharedBroker, tmp_path: Path, name: str
+) -> None:
+    """The copy begins at offset 0 all the same."""
+    here = settings_on(broker.bootstrap_servers, tmp_path / "here", name)
+    with closing(SparklessShard(here, 1)) as shard:
+        mirror_topics(here, timers=PARTITIONS, receipts=1)
+        timers = Timers()
+        mirror = f"{PREFIX}{shard.timers}"
+        timers.send(
+            shard.servers, mirror, [Asked("delivered", 0), Asked("", 1), Asked("a", 90_000)]
+        )
+        until(shard, lambda: SystemClock().now_ms() > max(timers.due_ms[b"0"], timers.due_ms[b"1"]))
+        assert recovered(here, dry_run=True)["written"] == 3
+        receipt = f'{{"source":"{shard.timers}-0@7","target":"a","target_partition":0,"due_ms":1}}'
+        shard.send(f"{PREFIX}{name}.receipts", 0, (b"later", receipt.encode(), []))
+        with pytest.raises(ConfigError, match="--delivered-before"):
+            recovered(here)
+        verdict = recovered(here, before_ms=SystemClock().now_ms())
+        assert (verdict["assumed_delivered"], verdict["written"]) == (2, 1)
+
+
 @pytest.mark.crash_matrix
 @pytest.mark.timeout(900)
 def test_drill_a_cluster_is_killed_while_it_delivers_and_mirror_maker_copies(

@@ -59,7 +59,8 @@ class EvidenceReader:
 
     Attributes:
         newest_ms: timestamp of the newest receipt; None: there is none.
-        begins_ms: a timer that was due before may have lost its receipt.
+        begins_ms: by the partition of a receipt, which its id decides: a timer that was due before
+            may have lost it.
     """
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
@@ -67,24 +68,30 @@ class EvidenceReader:
         self._number = {partition_name(each): n for n, each in enumerate(partitions)}
         self._columns: list[tuple[Int64, Int64, Int64]] = []
         self.newest_ms: int | None = None
-        self.begins_ms = ANY_TIME
+        self.begins_ms = np.full(1, ANY_TIME)
 
     def add_receipts(self, reader: LogReader, ranges: OffsetRanges) -> None:
         """Adds all receipts of a topic, which has these ranges."""
-        shortened = {p for p, (start, _) in ranges.items() if start}
+        begins_ms = np.full(len(ranges), ANY_TIME)
+        for (_, number), (start, _) in ranges.items():
+            if start:  # perhaps nothing is left of it
+                begins_ms[number] = NEVER
+        begun: set[int] = set()
         for records in records_in(reader, ranges):
-            self._add_receipts(records)
+            written = self._add_receipts(records)
             newest_ms = int(records.timestamp_ms.max(initial=ANY_TIME))
             self.newest_ms = max(newest_ms, self.newest_ms or newest_ms)
-            for number in np.unique(records.partition).tolist():
-                if (place := records.partitions[number]) in shortened:
-                    shortened.remove(place)
-                    first = np.flatnonzero(records.partition == number)[0]
-                    self.begins_ms = max(self.begins_ms, int(records.timestamp_ms[first]))
-        if shortened:  # nothing is left of these
-            self.begins_ms = NEVER
+            # The lost cluster may have deleted earlier ones before the mirror began at offset 0.
+            of_part, firsts = np.unique(records.partition[written], return_index=True)
+            for part, first in zip(of_part.tolist(), firsts.tolist(), strict=True):
+                number = records.partitions[part][1]
+                if number not in begun:
+                    begun.add(number)
+                    begins_ms[number] = records.timestamp_ms[written[first]]
+        self.begins_ms = np.maximum(self.begins_ms, begins_ms)
 
-    def _add_receipts(self, records: KafkaRecords) -> None:
+    def _add_receipts(self, records: KafkaRecords) -> Int64:
+        """Returns the rows that are receipts of the partitions."""
         values = _pc.extract_regex(records.value.column(), _RECEIPT)
         written = np.flatnonzero(np.asarray(values.is_valid()))
         place, offset, due = (
@@ -92,8 +99,9 @@ class EvidenceReader:
             for name in ("place", "offset", "due")
         )
         ids = records.key.column().take(written).to_pylist()
-        names = (name.decode(errors="replace") for name in place)  # any program may write any
+        names = [name.decode(errors="replace") for name in place]  # any program may write any
         self._add(zip(names, map(int, offset), ids, map(int, due), strict=True))
+        return written[[name in self._number for name in names]]
 
     def add_dead_letters(self, reader: LogReader, ranges: OffsetRanges) -> None:
         """Adds the failed deliveries among the dead letters of a topic."""

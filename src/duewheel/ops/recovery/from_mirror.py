@@ -40,7 +40,7 @@ from duewheel.ops.recovery.evidence import NOTHING, Evidence, EvidenceReader, re
 from duewheel.ops.recovery.mirrored_lines import Lines, Waiting
 from duewheel.ops.recovery.mirrored_rows import MirroredRows, rows_of
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import NEVER, OffsetRanges, TopicPartition
+from duewheel.schemas.batches import NEVER, NO_KEY, OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import partition_name
 
 _STAMPED = "message.timestamp.type"
@@ -174,7 +174,7 @@ def _sources(
     with TopicReader(settings.kafka.client_options("admin")) as topics:
         present = {n: each.config for n, each in topics.topics(list(wanted)).items() if each.exists}
     if receipts not in present or "compact" in present[receipts].get("cleanup.policy", ""):
-        evidence.begins_ms = NEVER  # compaction deletes earlier receipts of an id
+        evidence.begins_ms = np.full(1, NEVER)  # compaction deletes earlier receipts of an id
     return {name: add for name, add in wanted.items() if name in present}
 
 
@@ -214,7 +214,7 @@ def _find(
             newest_ms = int(rows.timestamp_ms.max())
             found.newest_ms = max(newest_ms, found.newest_ms or newest_ms)
         rows = rows.without_repeats()
-        begins_ms = NEVER if place[0] in without else evidence.begins_ms
+        begins_ms = np.full(1, NEVER) if place[0] in without else evidence.begins_ms
         before_ms = delivered_before_ms.get(place[0])
         at = _decide_partition(
             found, place[0], rows, left.get(number, NOTHING), begins_ms, before_ms
@@ -236,13 +236,13 @@ def _decide_partition(
     topic: str,
     rows: MirroredRows,
     evidence: Evidence,
-    begins_ms: int,
+    begins_ms: Int64,
     before_ms: int | None,
 ) -> Int64:
     """Counts the rows by their end; returns those that wait.
 
     Args:
-        begins_ms: a timer that was due before may have no receipt.
+        begins_ms: as in the evidence. Without an id a timer's receipt may be in any partition.
         before_ms: such a timer counts as delivered if it was due before; None: nothing decides it.
     """
     states, unclear = decide(rows, evidence)
@@ -251,7 +251,9 @@ def _decide_partition(
     waiting = states == RecordState.WAITING
     tally.windows += int((waiting & rows.unclear).sum())
     # None has left before its record was written, however early it was due.
-    undecided = waiting & (np.maximum(rows.due_ms, rows.timestamp_ms) < begins_ms)
+    own_ms = begins_ms[rows.id_hash % len(begins_ms)]
+    own_ms = np.where(rows.id_hash == NO_KEY, begins_ms.max(), own_ms)
+    undecided = waiting & (np.maximum(rows.due_ms, rows.timestamp_ms) < own_ms)
     if before_ms is not None:
         assumed = undecided & (rows.due_ms < before_ms)
         tally.assumed += int(assumed.sum())

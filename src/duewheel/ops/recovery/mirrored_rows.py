@@ -19,6 +19,7 @@ from duewheel.ops.recovery.evidence import timer_keys
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import ANY_OFFSET, NO_KEY, NO_SLOT, TimerBatch, TopicPartition
 from duewheel.schemas.columns import Column, join_groups, lengths
+from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.request.parser import Contract, parse_with_columns
 from duewheel.schemas.wire.kafka_records import KafkaRecords
@@ -45,12 +46,13 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MirroredRows:
-    """The records, one row for each, in their order; 80 bytes each."""
+    """The records, one row for each, in their order; 88 bytes each."""
 
     offset: Int64  # in the mirror
     kind: Int64
     group: Int64  # equal for one id; for one due time where there is none
     key: Int64  # as in the evidence
+    id_hash: Int64  # decides the partition of a receipt; NO_KEY without an id
     content: Int64  # a hash of key and value
     record: Int64  # one of all of the record
     due_ms: Int64
@@ -111,6 +113,7 @@ def rows_of(
         kind,
         group,
         key,
+        np.where(nameless, NO_KEY, key_hashes(batch.timer_id)).astype(np.int64),
         _hashes(encoded.to_pylist()),
         _hashes(
             zip(encoded.to_pylist(), _headers(records), records.timestamp_ms.tolist(), strict=True)
