@@ -56,7 +56,7 @@ HELD = {
         "refused",
         "in doubt it is not known what the publisher has written",
         "wheel/dequeue/committer.py",
-        "self.committed, self._with_held)",
+        "self.committed, self._as_written)",
         "self.committed)",
         test="unit/kafka/publish/test_held_queue.py::test_dequeue_carries_what_its_publisher_holds_over_a_doubt_and_a_start",
     ),
