@@ -133,7 +133,7 @@ class RetryLater:
         self._timeout_s = timeout_s
         self._chance = random.Random() if chance is None else chance
         self._clock = SystemClock() if clock is None else clock
-        self._failure: Exception | None = None  # of a transaction of `in_transactions`
+        self._failure: BaseException | None = None  # of a transaction of `in_transactions`
 
     def __call__(self, handler: Callable[[Any], T]) -> Callable[[Any], T | Retry]:
         """Decorates a function of a record: an exception of its becomes a retry, or a dead letter.
@@ -162,7 +162,8 @@ class RetryLater:
         function fails, that transaction is aborted, and another one contains the retry and the
         offset. It is committed once Kafka has acknowledged each record of it. Otherwise Kafka's
         error is raised, and every later call raises too, so that the record is not skipped: close
-        both clients, and begin again at the committed offsets. So it is (CommitFailedError) after
+        both clients, and begin again at the committed offsets. So it is if the function raises no
+        Exception but what ends programs, such as KeyboardInterrupt, and (CommitFailedError) after
         the group has evicted the consumer, whose handler took longer than `max_poll_interval_ms`.
 
         Args:
@@ -192,7 +193,7 @@ class RetryLater:
                     )
                 try:
                     return self._in_transaction(handler, record, consumer)
-                except Exception as error:
+                except BaseException as error:  # of a Ctrl-C, too: the caller may go on after it
                     self._failure = error
                     raise
 

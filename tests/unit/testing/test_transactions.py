@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -268,16 +269,22 @@ def bill(
 ) -> tuple[MemoryTransactionalProducer, LocalConsumer]:
     """A program's process: it bills each order in a transaction of its own."""
     producer, consumer = begun(service), service.consumer("orders", group="billing")
+    consumer(billing(producer, consumer, charge))
+    return producer, consumer
+
+
+def billing(
+    producer: MemoryTransactionalProducer, consumer: LocalConsumer, charge: Callable[[bytes], None]
+) -> Callable[[Any], Any]:
     policy = RetryPolicy(attempts=3, first="10s")
     retry_later = RetryLater(producer, "timers", dead_letter_topic="failed", policy=policy)
 
-    @consumer
     @retry_later.in_transactions(consumer)
     def handle(record: Any) -> None:
         producer.send("bills", record.value, record.key)
         charge(record.value)
 
-    return producer, consumer
+    return handle
 
 
 def test_a_failed_attempt_leaves_its_retry_alone(service: LocalService) -> None:
@@ -329,6 +336,32 @@ def test_a_process_that_is_killed_begins_again_at_its_group_s_offsets(
     service.advance("1s")
     assert charged == [b"a", b"b", b"b", b"c"]
     assert values(service, "bills") == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit, CancelledError])
+def test_no_message_is_skipped_if_the_program_goes_on_after_what_should_end_it(
+    service: LocalService, ends: type[BaseException]
+) -> None:
+    """A loop that survives a Ctrl-C would commit the offset after the next message."""
+    handled = list[bytes]()
+
+    def charge(value: bytes) -> None:
+        handled.append(value)
+        if handled == [b"a"]:
+            raise ends
+
+    for value in (b"a", b"b"):
+        service.producer().send("orders", value, key=b"42")
+    first, second = service.records("orders")
+    handle = billing(begun(service), service.consumer("orders", group="billing"), charge)
+    with pytest.raises(ends):
+        handle(first)
+    with pytest.raises(IllegalStateError, match="begin again at the committed offsets"):
+        handle(second)
+    bill(service, charge)
+    service.advance("1s")
+    assert handled == [b"a", b"a", b"b"]
+    assert values(service, "bills") == [b"a", b"b"]
 
 
 def test_a_transaction_over_many_messages_is_repeated_as_a_whole(service: LocalService) -> None:
