@@ -25,6 +25,7 @@ from tests.harness import reader, retrying_consumer
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard, until
+from tests.harness.topics import alter
 
 from duewheel.client import (
     DelayProducer,
@@ -232,6 +233,52 @@ def test_a_retry_and_the_offset_are_one_transaction(
             pytest.raises(ConfigError, match=next(iter(wrong))),
         ):
             retry_later.in_transactions(consumer)
+
+
+def test_a_message_that_brokers_refuse_for_its_size_ends_in_transactions(
+    topics: RetryTopics, transactional: KafkaProducer
+) -> None:
+    """Its producer need not know the topics' limit."""
+    for topic in (topics.timers, topics.dead):
+        alter(topics.servers, topic, {"max.message.bytes": "9000"})
+    with closing(KafkaProducer(bootstrap_servers=topics.servers)) as producer:
+        producer.send(topics.orders, bytes(10_000), b"abc")
+    settings = {"group_id": topics.orders, "enable_auto_commit": False}
+    retry_later = RetryLater(transactional, topics.timers, dead_letter_topic=topics.dead)
+    partition = TopicPartition(topics.orders, 0)
+    with reader.consumer(topics.servers, **settings) as consumer:
+
+        @retry_later.in_transactions(consumer)
+        def handle(record: Any) -> None:
+            raise ValueError
+
+        consumer.assign([partition])
+        outcomes: list[Any] = []
+        while not outcomes:
+            outcomes += [handle(record) for record in reader.poll(consumer, 100)]
+        assert consumer.committed(partition) == 1
+    assert outcomes == [Retry(1, None, RetryEnd.TOO_LARGE)]
+    assert topics.values(topics.timers) == []
+    (letter,) = reader.read_topic(topics.servers, topics.dead)
+    assert (letter.key, letter.value) == (None, b"")
+    assert dict(letter.headers)["RETRY_FIRST"] == f"{topics.orders}-0@0".encode()
+
+
+def test_a_message_above_the_producers_limit_ends(topics: RetryTopics) -> None:
+    """And the next one has its retry."""
+    with closing(KafkaProducer(bootstrap_servers=topics.servers)) as producer:
+        for value in (bytes(10_000), b"1"):
+            producer.send(topics.orders, value, b"abc")
+    with DelayProducer(
+        topics.timers, bootstrap_servers=topics.servers, max_request_size=9_000
+    ) as delaying:
+        retry_later = RetryLater(delaying, topics.timers, dead_letter_topic=topics.dead)
+        large, small = reader.read_topic(topics.servers, topics.orders)
+        outcome = retry_later.send(large, ValueError())
+        assert outcome == Retry(1, None, RetryEnd.TOO_LARGE)
+        assert retry_later.send(small, ValueError()).end is None
+    assert topics.values(topics.timers) == [b"1"]
+    assert topics.values(topics.dead) == [b""]
 
 
 def test_an_aborted_transaction_leaves_neither_retry_nor_offset(

@@ -10,7 +10,9 @@
 The message is written to the timer topic with its key, value, headers and number of attempts, due
 after the policy's wait; the service delivers it to its topic again. After the last attempt, or
 where the next one would begin beyond the deadline, it goes to the dead-letter topic, with the
-history of its attempts in headers (retry_headers.py). What holds depends on the producer:
+history of its attempts in headers (retry_headers.py). Of a message too large for its retry or its
+dead letter there is a pointer: a dead letter with these headers alone, among them RETRY_FIRST, the
+place of the original. What holds depends on the producer:
 
     DelayProducer             `send` returns once Kafka has acknowledged the record. Commit the
                               offset after it: at least once. A consumer that is killed between the
@@ -25,14 +27,16 @@ Not thread-safe beyond its producer: a consumer has one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kafka.errors import CommitFailedError, IllegalStateError
@@ -48,12 +52,15 @@ from duewheel.client.retry_policy import RetryPolicy
 from duewheel.client.transactions import transaction
 from duewheel.clock import Clock, SystemClock
 from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.kafka.transaction_errors import TOO_LARGE
 from duewheel.schemas.header_names import ID_BYTES_MAX, RETRY_ERROR, RETRY_ERROR_TEXT, RETRY_REASON
 from duewheel.schemas.name_patterns import may_name_topic
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+_NO_CONTENT = SimpleNamespace(key=None, value=None, headers=())  # of a pointer
 
 
 class RetryEnd(StrEnum):
@@ -62,6 +69,7 @@ class RetryEnd(StrEnum):
     ATTEMPTS = "attempts"  # the last one has failed
     DEADLINE = "deadline"  # the next one would begin beyond it
     REFUSED = "refused"  # the consumer has called `dead_letter`
+    TOO_LARGE = "too_large"  # for its retry or dead letter, which is a pointer
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,22 +212,29 @@ class RetryLater:
     def _in_transaction(self, handler: Callable[[Any], T], record: Any, consumer: Any) -> T | Retry:
         """Handles a record in a transaction; after a failure, writes its retry in another one."""
         try:
-            with transaction(self._producer):
+            with self._transaction(record, consumer):
                 try:
                     result = handler(record)
                 except Exception as error:
                     raise _HandlerError from error
                 _handled(handler, result)
-                self._send_offset(record, consumer)
         except _HandlerError as failed:
             cause = failed.__cause__
             assert isinstance(cause, Exception)
         else:
             return result
+        try:
+            with self._transaction(record, consumer):
+                return self.send(record, cause)
+        except TOO_LARGE:  # that transaction takes no other record
+            with self._transaction(record, consumer):
+                return self.dead_letter(record, cause, content=False)
+
+    @contextlib.contextmanager
+    def _transaction(self, record: Any, consumer: Any) -> Iterator[None]:
         with transaction(self._producer):
-            retry = self.send(record, cause)
+            yield
             self._send_offset(record, consumer)
-        return retry
 
     def _send_offset(self, record: Any, consumer: Any) -> None:
         """Adds the offset after the record to the open transaction."""
@@ -247,7 +262,8 @@ class RetryLater:
         Raises:
             InvalidTimer: the consumer has deserialized the record; nothing was sent.
             KafkaError: Kafka has not acknowledged the record: do not commit its offset, and abort
-                an open transaction.
+                an open transaction. After a MessageSizeTooLargeError in one of your own, call
+                `dead_letter` without content in the next: otherwise the message comes for ever.
         """
         attempts, now_ms = Attempts.of(record), self._clock.now_ms()
         if deadline_ms is None:
@@ -267,7 +283,12 @@ class RetryLater:
             id=f"{after.first}/{after.attempt}"[-ID_BYTES_MAX:],
             partition=record.partition if target == record.topic else None,
         )
-        self._write(self._timer_topic, record, request)
+        try:
+            self._write(self._timer_topic, record, request)
+        except TOO_LARGE:
+            if self._transactional:
+                raise
+            return self._end(_NO_CONTENT, error, after, failure, RetryEnd.TOO_LARGE)
         log.warning(
             "attempt %d of %s has failed with %s: the next one is due in %d ms",
             *(attempts.attempt, attempts.first, failure.error, wait_ms),
@@ -275,8 +296,12 @@ class RetryLater:
         )
         return Retry(attempts.attempt, wait_ms, None)
 
-    def dead_letter(self, record: Any, error: Exception) -> Retry:
+    def dead_letter(self, record: Any, error: Exception, *, content: bool = True) -> Retry:
         """Writes a dead letter at once, of a message that no other attempt could save.
+
+        Args:
+            record, error: as for `send`.
+            content: False: a pointer, for a message that is too large.
 
         Raises:
             InvalidTimer, KafkaError: as `send`.
@@ -284,6 +309,8 @@ class RetryLater:
         attempts = Attempts.of(record)
         failure = Failure.of(attempts.attempt, self._clock.now_ms(), error, self._describe)
         after = attempts.after(failure, attempts.deadline_ms)
+        if not content:
+            return self._end(_NO_CONTENT, error, after, failure, RetryEnd.TOO_LARGE)
         return self._end(record, error, after, failure, RetryEnd.REFUSED)
 
     def _end(
@@ -295,7 +322,12 @@ class RetryLater:
             (RETRY_ERROR, failure.error.encode()),
             (RETRY_ERROR_TEXT, failure.text.encode()),
         ]
-        self._write(self._dead_letter_topic, record, [*own_headers(record), *added])
+        try:
+            self._write(self._dead_letter_topic, record, [*own_headers(record), *added])
+        except TOO_LARGE:
+            if self._transactional or end is RetryEnd.TOO_LARGE:
+                raise
+            return self._end(_NO_CONTENT, error, after, failure, RetryEnd.TOO_LARGE)
         log.error(
             "attempt %d of %s has failed with %s: it is a dead letter (%s)",
             *(failure.attempt, after.first, failure.error, end),

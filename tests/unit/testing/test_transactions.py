@@ -11,12 +11,13 @@ from kafka.errors import (
     IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
+    MessageSizeTooLargeError,
     ProducerFencedError,
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from tests.harness.killed import Killed
 
-from duewheel.client import RetryLater, RetryPolicy, transaction
+from duewheel.client import Retry, RetryEnd, RetryLater, RetryPolicy, transaction
 from duewheel.errors import ConfigError
 from duewheel.testing.local_consumer import LocalConsumer
 from duewheel.testing.memory_transactions import MemoryTransactionalProducer
@@ -336,6 +337,61 @@ def test_a_process_that_is_killed_begins_again_at_its_group_s_offsets(
     service.advance("1s")
     assert charged == [b"a", b"b", b"b", b"c"]
     assert values(service, "bills") == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("in_transactions", [True, False])
+def test_a_message_too_large_for_a_retry_is_a_dead_letter_without_its_content(
+    service: LocalService, attempts: int, in_transactions: bool
+) -> None:
+    """Otherwise the same message would come again for ever."""
+    consumer = service.consumer("orders", group="billing")
+    producer: Any = begun(service) if in_transactions else service.producer()
+    retry_later = RetryLater(
+        *(producer, "timers"), dead_letter_topic="failed", policy=RetryPolicy(attempts=attempts)
+    )
+    decorate = retry_later.in_transactions(consumer) if in_transactions else retry_later
+    outcomes = list[Any]()
+
+    @decorate
+    def handle(record: Any) -> None:
+        if len(record.value) > 1:
+            raise ValueError("the order is too long")
+
+    consumer(lambda record: outcomes.append(handle(record)))
+    for value in (bytes((1 << 20) - 200), b"1"):
+        service.producer().send("orders", value, key=b"42")
+    service.advance("1d")
+    assert outcomes == [Retry(1, None, RetryEnd.TOO_LARGE), None]
+    (letter,) = service.records("failed")
+    assert (letter.key, letter.value) == (None, b"")
+    (large, _) = service.records("orders")
+    expected = {
+        "RETRY_ATTEMPT": b"1",
+        "RETRY_FIRST": f"orders-{large.partition}@{large.offset}".encode(),
+        "RETRY_REASON": b"too_large",
+        "RETRY_ERROR_TEXT": b"the order is too long",
+    }
+    assert {name: letter.header(name) for name in expected} == expected
+
+
+def test_a_transaction_of_ones_own_ends_with_a_dead_letter_without_content(
+    service: LocalService, producer: MemoryTransactionalProducer
+) -> None:
+    retry_later = RetryLater(producer, "timers", dead_letter_topic="failed")
+    service.producer().send("orders", bytes((1 << 20) - 200))
+    (large,) = service.records("orders")
+
+    def settle(write: Callable[..., Retry], **options: Any) -> Retry:
+        with transaction(producer):
+            return write(large, ValueError("the order is too long"), **options)
+
+    for write in (retry_later.send, retry_later.dead_letter):
+        with pytest.raises(MessageSizeTooLargeError):
+            settle(write)
+    assert settle(retry_later.dead_letter, content=False).end is RetryEnd.TOO_LARGE
+    (letter,) = service.records("failed")
+    assert (letter.value, letter.header("RETRY_FIRST")) == (b"", b"orders-0@0")
 
 
 @pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit, CancelledError])
