@@ -78,7 +78,13 @@ class DueTime:
             return {"delay": timedelta(milliseconds=self.number)}
         return {"level": self.number}
 
-    def require_within(self, levels_ms: Sequence[int], max_delay_ms: int, now_ms: int) -> None:
+    def require_within(
+        self,
+        levels_ms: Sequence[int],
+        max_delay_ms: int,
+        now_ms: int,
+        window: timedelta | str | None = None,
+    ) -> None:
         """Refuses a request that ingest would refuse, or read as another one.
 
         >>> DueTime.of(delay="41d").require_within([1_000], 3_456_000_000, 0)
@@ -89,6 +95,7 @@ class DueTime:
             levels_ms: `timer.levels`.
             max_delay_ms: `timer.max_delay`.
             now_ms: now, by this host's clock.
+            window: after the due time.
 
         Raises:
             InvalidTimer: with the maximum.
@@ -98,11 +105,15 @@ class DueTime:
                 raise InvalidTimer(
                     f"there is no level {self.number}: the last of timer.levels is {len(levels_ms)}"
                 )
-            return
-        delay_ms = self.number - (now_ms if self.request is Request.DELIVER_AT else 0)
+            if window is None:
+                return
+        delay_ms = self.due_ms(now_ms, levels_ms) - now_ms
+        if window is not None:
+            delay_ms += span_ms(window, "window")
         if delay_ms > max_delay_ms:
             longest = f"the longest delay (timer.max_delay) is {about(max_delay_ms)}"
-            raise InvalidTimer(f"due in {about(delay_ms)}, {longest}")
+            at_the_latest = "" if window is None else " at the latest"
+            raise InvalidTimer(f"due in {about(delay_ms)}{at_the_latest}, {longest}")
 
     def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
         """Computes when a record with this header and timestamp is due, in epoch ms.

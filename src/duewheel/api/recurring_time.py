@@ -101,9 +101,9 @@ def require_name(id: str | None) -> str:
     Raises:
         InvalidTimer: it has none, or a longer one than ingest accepts.
     """
-    if id is None:
+    if not isinstance(id, str):
         raise InvalidTimer("a recurring timer needs an id: its name")
-    if len(id.encode(errors="surrogateescape")) > names.RECURRING_ID_BYTES_MAX:
+    if len(id.encode(errors="replace")) > names.RECURRING_ID_BYTES_MAX:
         longest = names.RECURRING_ID_BYTES_MAX
         raise InvalidTimer(f"the id of a recurring timer has {longest} bytes at most")
     return id

@@ -102,9 +102,9 @@ class RecallHandle:
         return cls._content(text) is not None
 
     @classmethod
-    def _content(cls, text: str) -> bytes | None:
+    def _content(cls, text: object) -> bytes | None:
         """Returns the bytes before the checksum; None if that is wrong."""
-        if not re.fullmatch(TEXT, text):
+        if not isinstance(text, str) or not re.fullmatch(TEXT, text):
             return None  # the decoder would skip other characters: two texts for one handle
         try:
             content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -129,7 +129,10 @@ def id_bytes(timer_id: str) -> bytes:
     Raises:
         InvalidTimer: ingest would not accept the id.
     """
-    encoded = timer_id.encode()
+    try:
+        encoded = timer_id.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidTimer(f"the id {timer_id!r} is no text that UTF-8 can encode") from error
     if not 1 <= len(encoded) <= ID_BYTES_MAX:
         raise InvalidTimer(f"the id has {len(encoded)} bytes, not 1 to {ID_BYTES_MAX}")
     return encoded

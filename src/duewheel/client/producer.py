@@ -109,7 +109,7 @@ class DelayProducer:
         Args:
             timer_topic: one of the topics in duewheel's `timer.topics`.
             levels_ms: duewheel's `timer.levels`: a higher level is refused.
-            max_delay: duewheel's `timer.max_delay`: a longer delay is refused.
+            max_delay: duewheel's `timer.max_delay`: a longer delay, window included, is refused.
             reply_topic: duewheel's `timer.reply_topic`; without it a cancel has no `answer`.
             options: settings of `kafka.KafkaProducer`, under its names.
 
@@ -193,7 +193,7 @@ class DelayProducer:
             ConfigError, KafkaUnavailable: there is no such timer topic, or Kafka does not describe
                 it in time; nothing was sent.
         """
-        when = self._when("schedule", deliver_at, delay, level, recurring)
+        when = self._when("schedule", deliver_at, delay, level, recurring, window)
         now_ms = SystemClock().now_ms()
         request = request_headers.timer_headers(
             *(topic, when, self.timer_topic),
@@ -302,7 +302,7 @@ class DelayProducer:
             KafkaUnavailable, ConfigError: Kafka, or the reply topic, cannot be read; nothing was
                 sent.
         """
-        when = self._when("reschedule", deliver_at, delay, level, recurring)
+        when = self._when("reschedule", deliver_at, delay, level, recurring, window)
         timer_topic = timer_topic or self.timer_topic
         self._require_topic(timer_topic)
         handle = self._handle(timer, timer_topic)
@@ -459,11 +459,13 @@ class DelayProducer:
         delay: timedelta | str | None,
         level: int | None,
         recurring: RecurringArguments,
+        window: timedelta | str | None,
     ) -> DueTime | RecurringTime:
         """Makes the due time, which ingest must not refuse, or the instants."""
         when = request_headers.requested_time(method, deliver_at, delay, level, recurring)
         if isinstance(when, DueTime):
-            when.require_within(self._levels_ms, self._max_delay_ms, SystemClock().now_ms())
+            now_ms = SystemClock().now_ms()
+            when.require_within(self._levels_ms, self._max_delay_ms, now_ms, window)
         return when
 
     def _routed(
@@ -471,7 +473,7 @@ class DelayProducer:
     ) -> int | None:
         """The partition; of a recurring timer without one and without a key that of its name."""
         if isinstance(when, RecurringTime) and key is None and partition is None:
-            return self.partition_of(str(id).encode())
+            return self.partition_of(id_bytes(str(id)))
         return partition
 
     def _timer(

@@ -36,6 +36,7 @@ TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
 # The headers of a delivery, a reply or a dead letter. In a request only the id has a meaning.
 _ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
 _REQUESTING = REQUEST.keys() | {name for names in DROP_IN.values() for name in names}
+_PARTITION_MAX = 2**31 - 1  # Kafka's
 # What to do in place of a reserved header.
 _BY_ARGUMENT = "use the corresponding argument"
 BY_COLUMNS = "a row of an outbox requests by its columns alone (docs/outbox.md)"
@@ -184,8 +185,9 @@ def checked(partition: int) -> int:
     Raises:
         InvalidTimer: it is none.
     """
-    if not whole(partition) or partition < 0:
-        raise InvalidTimer(f"partition {partition!r} is not a whole number from 0 up")
+    if not whole(partition) or not 0 <= partition <= _PARTITION_MAX:
+        text = f"partition {partition!r} is not a whole number from 0 to {_PARTITION_MAX}"
+        raise InvalidTimer(text)
     return partition
 
 

@@ -130,6 +130,45 @@ def test_a_timer_without_key_and_value_is_refused(service: LocalService) -> None
     assert len(service.pending()) == 1
 
 
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"delay": "1h", "partition": 2**31}, "not a whole number from 0 to 2147483647"),
+        ({"delay": "9h", "window": "40d"}, "at the latest, the longest delay"),
+        ({"deliver_at": START + timedelta(days=40), "window": "1s"}, "the longest delay"),
+        ({"level": 1, "window": "40d"}, "the longest delay"),
+        ({"delay": "1h", "id": 7}, "the id 7 is no text"),
+        ({"delay": "1h", "id": b"7"}, "the id b'7' is no text"),
+        ({"delay": "1h", "id": "\ud800"}, "is no text"),
+        ({"every": "1h", "id": 7}, "needs an id"),
+        ({"every": "1h", "id": "\ud800"}, "is no text"),
+    ],
+)
+def test_what_ingest_would_refuse_is_not_written(
+    service: LocalService, asked: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidTimer, match=reason):
+        service.producer().schedule("orders", b"v", **asked)
+    new = {"topic": "orders", "value": b"v", "key": b"42"} | asked
+    with pytest.raises(InvalidTimer, match=reason):
+        service.producer().reschedule(new.pop("id", "7"), **new)
+    service.advance("1s")
+    assert (service.pending(), service.dead_letters()) == ([], [])
+
+
+@pytest.mark.parametrize("timer", [7, b"7", "\ud800", None])
+def test_a_cancel_of_what_is_no_id_is_refused(service: LocalService, timer: Any) -> None:
+    with pytest.raises(InvalidTimer, match="is no text"):
+        service.producer().cancel(timer, key=b"42")
+
+
+def test_a_window_may_end_at_the_longest_delay(service: LocalService) -> None:
+    for number in (0, 2**31 - 1):
+        service.producer().schedule("orders", b"v", delay="9h", window="39d15h", partition=number)
+    service.advance("1s")
+    assert len(service.pending()) == 2 and service.dead_letters() == []
+
+
 @pytest.mark.parametrize("due", [{"delay": "1m"}, {"deliver_at": START + timedelta(minutes=1)}])
 def test_a_timer_that_could_only_expire_is_refused(
     service: LocalService, due: dict[str, Any]
