@@ -320,7 +320,7 @@ def test_what_cannot_be_used_ends_it_at_once(
         assert "hunter2" not in ended.stdout + ended.stderr
     shown = run(config, "config", "check", "--set", "relay.database=password=hunter2")
     assert (shown.returncode, "hunter2" in shown.stdout) == (0, False)
-    with pytest.raises(ConfigError, match="--name"):
+    with pytest.raises(ConfigError, match="is no name"):
         relay.run_relay(settings, "no name!", threading.Event())
 
 
