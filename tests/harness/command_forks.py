@@ -99,6 +99,8 @@ def _serve(requests: socket.socket) -> None:
     sys.argv[1:] = words
     os.environ.clear()
     os.environ.update(environment)
+    # The variable is read once, by the interpreter that forks.
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     os.chdir(folder)
 
 
