@@ -96,7 +96,7 @@ class GreatExpectations:
             result = batch.validate(
                 self._suite("suite", suite, parameters), result_format=_format("COMPLETE")
             )
-        return _in_order(result)
+        return _in_order(result, suite)
 
     def run_checkpoint(
         self,
@@ -130,7 +130,7 @@ class GreatExpectations:
                 )
             results = checkpoint.run({"dataframe": _frame(table)}, run_id=run).run_results
         (result,) = [each for each in results.values() if each.suite_name == name]
-        return _all_checked(_in_order(result))
+        return _all_checked(_in_order(result, suite))
 
     def _suite(self, name: str, suite: Mapping[str, Any], parameters: Mapping[str, Any]) -> Any:
         expectations = [
@@ -179,9 +179,15 @@ def _frame(table: pa.Table) -> Any:
     )
 
 
-def _in_order(result: Any) -> list[Result | Unchecked]:
+def _in_order(result: Any, suite: Mapping[str, Any]) -> list[Result | Unchecked]:
     by_place = {each.expectation_config.meta["place"]: each for each in result.results}
-    return [_or_reason(by_place[place]) for place in range(len(by_place))]
+    # The library leaves out what it does not know.
+    return [
+        _or_reason(by_place[place])
+        if place in by_place
+        else Unchecked(f"{each['type']} cannot be checked: there is no such expectation")
+        for place, each in enumerate(suite["expectations"])
+    ]
 
 
 def _or_reason(result: Result) -> Result | Unchecked:

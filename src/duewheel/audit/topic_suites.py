@@ -201,10 +201,12 @@ class _Topic:
 def _suite(topic: str, path: Path) -> dict[str, Any]:
     """Reads a suite, in the form of those that ship with duewheel."""
     try:
-        found = json.loads(path.read_bytes())["expectations"]
-        return {"expectations": [_expectation(each) for each in found]}
+        found = [_expectation(each) for each in json.loads(path.read_bytes())["expectations"]]
+        if found:
+            return {"expectations": found}
+        why = "it has no expectations"
     except OSError as error:
-        why = error.strerror
+        why = error.strerror or str(error)
     except (ValueError, TypeError, KeyError, AttributeError):
         why = "it is no suite of Great Expectations in JSON"
     raise ConfigError(f'timer.topic."{topic}".suite: {path} cannot be used: {why}')

@@ -205,7 +205,23 @@ def test_an_expectation_that_cannot_be_checked_ends_no_audit(
     assert "expect_column_values_to_be_between cannot be checked" in first.observed
 
 
-@pytest.mark.parametrize("content", [None, b"{", b"[]", b"{}", b'{"expectations": [{}]}', b"\xff"])
+def test_an_expectation_that_does_not_exist_is_one_that_cannot_be_checked(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    misspelt = expectation("column_values_to_be_uniq", column="value.n")
+    unique = expectation("column_values_to_be_unique", column="value.n")
+    own = TopicSuites({TOPIC: suite_file(misspelt, unique)})
+    take(validator(library, own), *orders(b'{"n": "a"}', b'{"n": "b"}'))
+    (totals,) = own.check(library).values()
+    first, second = (tally.result() for tally in totals)
+    assert (first.success, second.success) == (False, True)
+    assert "expect_column_values_to_be_uniq cannot be checked" in first.observed
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"{", b"[]", b"{}", b'{"expectations": [{}]}', b'{"expectations": []}', b"\xff"],
+)
 def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "orders.json"
     if content is not None:
