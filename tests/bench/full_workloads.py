@@ -4,7 +4,7 @@
     restart         beside the same
     partitions      what a delivered timer costs by the number of the target's partitions
 
-and of duewheel alone slots (lateness and cost by their length), half_cancelled, rolls and
+and of duewheel alone stream_alone (lateness and cost by a setting), half_cancelled, rolls and
 lost_files.
 """
 
@@ -98,20 +98,9 @@ def partitions(session: Session, count: int) -> None:
     report.add("delivered at once", "timers/s", count / last_s)
 
 
-def slots(session: Session, per_s: int, seconds: int) -> None:
-    """A steady stream: what shorter slots gain in lateness, and cost in processor time."""
-    length_ms = session.system.config["precision_ms"]
-    config = {"seconds": seconds, "per_s": per_s}
-    report = Report(session, f"slots, ms: {length_ms}", config)
-    _send_and_receive(session, report, stream(session, per_s, seconds, CLOCK.now_ms() + 1_000))
-
-
-def triggers(session: Session, per_s: int, seconds: int) -> None:
-    """A steady stream: what longer intervals between batches of ingest save in processor time."""
-    system = session.system.config
-    config = {"seconds": seconds, "per_s": per_s}
-    name = f"triggers, ms: {system['trigger_ms']}, slots of {system['precision_ms']}"
-    report = Report(session, name, config)
+def stream_alone(session: Session, name: str, per_s: int, seconds: int) -> None:
+    """A steady stream: what a setting of the session gains in lateness, or processor time."""
+    report = Report(session, name, {"seconds": seconds, "per_s": per_s})
     _send_and_receive(session, report, stream(session, per_s, seconds, CLOCK.now_ms() + 1_000))
 
 

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tests.bench.duewheel_system import TARGET, TIMERS, DuewheelSystem
 from tests.bench.measured import SECOND_NAME
-from tests.bench.system import AT_ONCE, Kind, SendResult, TimerLoad
+from tests.bench.system import Kind, SendResult, TimerLoad, times_file, write_times
 
 CLIENT = Path(__file__).with_name("librdkafka_client.py")
 
@@ -34,15 +33,13 @@ class LibrdkafkaSystem(DuewheelSystem):
 
     def prepare(self, load: TimerLoad) -> TimerLoad:
         assert load.kind is Kind.TIMERS, "this driver sends timers only"
-        times = np.zeros((len(load), 2), "<i8")
-        times[:, 0] = AT_ONCE if load.send_ms is None else load.send_ms
-        times[:, 1] = load.due_ms
-        self._file(load).write_bytes(times.tobytes())
+        write_times(self._path, load)
         return load
 
     def send_now(self, load: TimerLoad) -> SendResult:
-        command = self._client("send", self.servers, TIMERS, TARGET, str(self._file(load)))
-        with subprocess.Popen([*command, str(load.first)], stdout=subprocess.PIPE) as process:
+        times = str(times_file(self._path, load))
+        command = self._client("send", self.servers, TIMERS, TARGET, times, str(load.first))
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             self._load_pids.append(process.pid)
             said, _ = process.communicate()
         self._load_pids.remove(process.pid)
@@ -50,9 +47,6 @@ class LibrdkafkaSystem(DuewheelSystem):
 
     def pids(self) -> Mapping[str, Sequence[int]]:
         return {**super().pids(), "load": list(self._load_pids)}
-
-    def _file(self, load: TimerLoad) -> Path:
-        return self._path / f"load-{load.first}"
 
     def _client(self, *arguments: str) -> Sequence[str]:
         return [sys.executable, "-P", str(CLIENT), *arguments]

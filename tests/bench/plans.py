@@ -116,6 +116,7 @@ def full_plans(sizes: Sizes) -> list[SessionPlan]:
         "half cancelled": partial(full.half_cancelled, count=timers(200_000)),
         "lost files": partial(full.lost_files, count=timers(2_000_000)),
     }
+    alone = partial(partial, full.stream_alone, per_s=1_000, seconds=length)
     rolls = partial(full.rolls, per_s=1_000, seconds=length, delay_ms=ROLL_DELAY_MS)
     return [
         SessionPlan(delivery),
@@ -132,7 +133,7 @@ def full_plans(sizes: Sizes) -> list[SessionPlan]:
         ),
         *(
             SessionPlan(
-                {f"slots {length_ms}": partial(full.slots, per_s=1_000, seconds=length)},
+                {f"slots {length_ms}": alone(name=f"slots, ms: {length_ms}")},
                 {"precision_ms": length_ms},
             )
             for length_ms in SLOTS_MS
@@ -140,8 +141,8 @@ def full_plans(sizes: Sizes) -> list[SessionPlan]:
         *(
             SessionPlan(
                 {
-                    f"triggers {trigger_ms} {length_ms}": partial(
-                        full.triggers, per_s=1_000, seconds=length
+                    f"triggers {trigger_ms} {length_ms}": alone(
+                        name=f"triggers, ms: {trigger_ms}, slots of {length_ms}"
                     )
                 },
                 {"trigger_ms": trigger_ms, "precision_ms": length_ms},

@@ -18,14 +18,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tests.bench.system import (
-    AT_ONCE,
     BODY_BYTES,
     Receipts,
     SendResult,
     TimerLoad,
     allocated_bytes,
+    times_file,
+    write_times,
 )
 
 from duewheel.dev.listeners import HOST, free_ports
@@ -127,14 +127,11 @@ class RocketMqSystem:
         self._sent = 0
 
     def prepare(self, load: TimerLoad) -> TimerLoad:
-        times = np.zeros((len(load), 2), "<i8")
-        times[:, 0] = AT_ONCE if load.send_ms is None else load.send_ms
-        times[:, 1] = load.due_ms
-        (self._path / f"load-{load.first}").write_bytes(times.tobytes())
+        write_times(self._path, load)
         return load
 
     def send(self, load: TimerLoad) -> Future[SendResult]:
-        path = self._path / f"load-{load.first}"
+        path = times_file(self._path, load)
         answer = self._load.ask(f"send {{}} {path} {load.first}")
         return self._pool.submit(self._sent_after, answer, len(load))
 

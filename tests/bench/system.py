@@ -113,5 +113,18 @@ class System(Protocol):
         """End all processes. The folder belongs to the caller."""
 
 
+def times_file(folder: Path, load: TimerLoad) -> Path:
+    """The file with int64 of (send_ms, due_ms) of each timer, for a load in another process."""
+    return folder / f"load-{load.first}"
+
+
+def write_times(folder: Path, load: TimerLoad) -> None:
+    """Makes the `times_file` of a load."""
+    times = np.zeros((len(load), 2), "<i8")
+    times[:, 0] = AT_ONCE if load.send_ms is None else load.send_ms
+    times[:, 1] = load.due_ms
+    times_file(folder, load).write_bytes(times.tobytes())
+
+
 def allocated_bytes(folder: Path) -> int:
     return sum(f.stat().st_blocks * 512 for f in folder.rglob("*") if f.is_file())

@@ -48,14 +48,14 @@ def table(measured: Measured) -> str:
         if axis.target is not None:
             target = axis.target.shown(unit)
             if ours is not None:
-                met = axis.target.met(ours, better)
-                verdict = "met" if met else ": ".join(["missed", *_why(axis)])
+                verdict = "met" if axis.target.met(ours, better) else _missed(axis)
         rows.append([axis.label, *shown, target, verdict])
     return markdown(["", PEER, OURS, "target", ""], rows)
 
 
-def _why(axis: Axis) -> list[str]:
-    return [WHY_MISSED[axis.label]] if axis.label in WHY_MISSED else []
+def _missed(axis: Axis) -> str:
+    why = WHY_MISSED.get(axis.label)
+    return "missed" if why is None else f"missed: {why}"
 
 
 def correctness(measured: Measured) -> str:
@@ -133,10 +133,13 @@ def by_size(measured: Measured, prefix: str, columns: Mapping[str, Column]) -> s
     """A row for each size and system; empty if there is none."""
     rows = []
     for size, system, metrics in measured.by_size(prefix):
-        values = [column(system, metrics) for column in columns.values()]
-        shown = [number(v) if v is not None else "–" for v in values]
-        rows.append([number(size), system, *shown])
+        rows.append([number(size), system, *_cells(columns, system, metrics)])
     return markdown([prefix.rstrip(": "), "system", *columns], rows) if rows else ""
+
+
+def _cells(columns: Mapping[str, Column], system: str, metrics: Metrics) -> list[str]:
+    values = [column(system, metrics) for column in columns.values()]
+    return [number(v) if v is not None else "–" for v in values]
 
 
 def second_driver(measured: Measured) -> str:
@@ -155,10 +158,7 @@ def second_driver(measured: Measured) -> str:
 def by_trigger(measured: Measured) -> str:
     """A row for each interval and length of a slot; empty if there is none."""
     rows = [
-        [
-            *re.findall(r"[\d,]*\d", workload),
-            *(number(column(OURS, of) or 0) for column in BY_SLOTS.values()),
-        ]
+        [*re.findall(r"[\d,]*\d", workload), *_cells(BY_SLOTS, OURS, of)]
         for workload, systems in measured.figures.items()
         if workload.startswith("triggers, ms: ")
         for of in systems.values()
