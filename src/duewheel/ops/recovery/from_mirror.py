@@ -183,8 +183,8 @@ def _not_taken(reader: LogReader, ends: Mapping[TopicPartition, int]) -> dict[st
     later = {p: (max(first, ends.get(p, 0)), end) for p, (first, end) in reader.bounds().items()}
     firsts: dict[str, int] = {}
     for records in records_in(reader, later):
-        for number in np.unique(records.partition).tolist():
-            offset = int(records.offset[records.partition == number].min())
+        numbers, rows = np.unique(records.partition, return_index=True)  # the first row of each
+        for number, offset in zip(numbers.tolist(), records.offset[rows].tolist(), strict=True):
             firsts.setdefault(partition_name(records.partitions[number]), offset)
     return firsts
 
