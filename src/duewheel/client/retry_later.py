@@ -288,7 +288,7 @@ class RetryLater:
         except TOO_LARGE:
             if self._transactional:
                 raise
-            return self._end(_NO_CONTENT, error, after, failure, RetryEnd.TOO_LARGE)
+            return self._pointer(error, after, failure)
         log.warning(
             "attempt %d of %s has failed with %s: the next one is due in %d ms",
             *(attempts.attempt, attempts.first, failure.error, wait_ms),
@@ -310,8 +310,11 @@ class RetryLater:
         failure = Failure.of(attempts.attempt, self._clock.now_ms(), error, self._describe)
         after = attempts.after(failure, attempts.deadline_ms)
         if not content:
-            return self._end(_NO_CONTENT, error, after, failure, RetryEnd.TOO_LARGE)
+            return self._pointer(error, after, failure)
         return self._end(record, error, after, failure, RetryEnd.REFUSED)
+
+    def _pointer(self, error: Exception, after: Attempts, failure: Failure) -> Retry:
+        return self._end(_NO_CONTENT, error, after, failure, RetryEnd.TOO_LARGE)
 
     def _end(
         self, record: Any, error: Exception, after: Attempts, failure: Failure, end: RetryEnd
@@ -327,7 +330,7 @@ class RetryLater:
         except TOO_LARGE:
             if self._transactional or end is RetryEnd.TOO_LARGE:
                 raise
-            return self._end(_NO_CONTENT, error, after, failure, RetryEnd.TOO_LARGE)
+            return self._pointer(error, after, failure)
         log.error(
             "attempt %d of %s has failed with %s: it is a dead letter (%s)",
             *(failure.attempt, after.first, failure.error, end),
