@@ -29,7 +29,7 @@ from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.schemas.columns import EMPTY, Column, binary, choose, decimals, join, take
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.name_patterns import TimerTopics, may_name_topic
-from duewheel.schemas.partition_names import record_if_named
+from duewheel.schemas.partition_names import PARTITIONS_MAX, record_if_named
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
 from duewheel.schemas.wire.record_codec import framed, header_name
@@ -194,7 +194,7 @@ class DeadLetter:
         if topic is None:
             return self._to_timer_topic(timer_topic, timer_partition, timer_topics)
         number = None if to_topic else self._added.get(_PARTITION)
-        is_number = _NUMBER.fullmatch(number or "0") and int(number or "0") < 2**31
+        is_number = _NUMBER.fullmatch(number or "0") and int(number or "0") < PARTITIONS_MAX
         if not may_name_topic(topic) or not is_number:
             return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is malformed")
         # In a rejected message the header is the producer's, who may write no replies.

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PARTITIONS_MAX = 2**31  # of a topic: Kafka numbers them by signed 32-bit integers
 _PARTITION = re.compile(r"(.+)-([0-9]{1,9})")
 _RECORD = re.compile(r"(.+)@([0-9]{1,19})")
 _SHOWN = 10

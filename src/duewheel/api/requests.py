@@ -29,6 +29,7 @@ from duewheel.config.instants import EPOCH_MS, MS_MAX, epoch_ms, parse_instant
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.schemas.header_names import TAG_BYTES_MAX, IfPending
 from duewheel.schemas.name_patterns import TOPIC_NAME
+from duewheel.schemas.partition_names import PARTITIONS_MAX
 
 INSTANT = "epoch ms, or ISO-8601 with a zone"
 
@@ -87,7 +88,7 @@ KeyBase64 = Annotated[Base64, Field(max_length=2 * KEY_MAX)]
 Tag = Annotated[str, Field(min_length=1, max_length=TAG_BYTES_MAX), BeforeValidator(_tag)]
 # A timer without an id has the name of its record, topic-partition@offset, in its place.
 TimerId = Annotated[str, Field(max_length=ID_MAX + TOPIC_MAX)]
-NumberOfPartition = Annotated[int, Field(strict=True, ge=0, lt=2**31), WHOLE]
+NumberOfPartition = Annotated[int, Field(strict=True, ge=0, lt=PARTITIONS_MAX), WHOLE]
 
 
 class MessageHeader(RequestFields):

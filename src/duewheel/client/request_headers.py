@@ -31,12 +31,12 @@ from duewheel.schemas.header_names import (
     Request,
 )
 from duewheel.schemas.name_patterns import may_name_topic
+from duewheel.schemas.partition_names import PARTITIONS_MAX
 
 TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
 # The headers of a delivery, a reply or a dead letter. In a request only the id has a meaning.
 _ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
 _REQUESTING = REQUEST.keys() | {name for names in DROP_IN.values() for name in names}
-_PARTITION_MAX = 2**31 - 1  # Kafka's
 # What to do in place of a reserved header.
 _BY_ARGUMENT = "use the corresponding argument"
 BY_COLUMNS = "a row of an outbox requests by its columns alone (docs/outbox.md)"
@@ -185,8 +185,8 @@ def checked(partition: int) -> int:
     Raises:
         InvalidTimer: it is none.
     """
-    if not whole(partition) or not 0 <= partition <= _PARTITION_MAX:
-        text = f"partition {partition!r} is not a whole number from 0 to {_PARTITION_MAX}"
+    if not whole(partition) or not 0 <= partition < PARTITIONS_MAX:
+        text = f"partition {partition!r} is not a whole number from 0 to {PARTITIONS_MAX - 1}"
         raise InvalidTimer(text)
     return partition
 
