@@ -16,9 +16,13 @@ test_requests.py          schemas/request/parser schemas/dead_letters schemas/wi
 test_lines_and_bodies.py  ops/file_import/line_records ops/schedules/schedule_record serve/app
                           client/handle
 test_config.py            config/settings config/durations
+test_recovery_and_outbox.py
+                          ops/recovery/mirrored_rows ops/recovery/evidence ops/relay/outbox_rows
+                          schemas/receipts
+test_values_and_tokens.py registry/values registry/decoder serve/access
 test_checkpoints.py       checkpoints/state_file checkpoints/progress checkpoints/progress_mirror
                           checkpoints/durable_checkpoint checkpoints/cancel_bounds
-                          checkpoints/local_state       checkpoints/dlq_replay_position
+                          checkpoints/local_state checkpoints/dlq_replay_position
                           checkpoints/config_epochs checkpoints/quota_waiting
                           checkpoints/timer_topics_file streaming/batch_attempt
                           streaming/spark_checkpoint

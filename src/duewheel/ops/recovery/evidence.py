@@ -115,6 +115,8 @@ class EvidenceReader:
 
     def _add(self, rows: Iterable[tuple[str, int, bytes | None, int]]) -> None:
         own = [row for row in rows if row[0] in self._number]
+        if not own:
+            return
         ids = (
             b"" if timer_id == f"{place}@{offset}".encode() else timer_id or b""
             for place, offset, timer_id, _ in own
