@@ -28,7 +28,7 @@ _pc: Any = pyarrow.compute
 PART_BYTES = 8 << 20  # read at a time
 _NUMBER = "-?[0-9]{1,18}"
 _RECEIPT = (
-    r'^\{"source":"(?P<place>.+)@(?P<offset>[0-9]{1,18})","target":"[^"]*",'
+    r'^\{"source":"(?P<place>.+)@(?P<offset>[0-9]{1,18})","target":"[\w.-]+",'
     rf'"target_partition":[0-9]+,"due_ms":(?P<due>{_NUMBER})\}}$'
 )
 
