@@ -20,11 +20,31 @@ from pathlib import Path
 from duewheel.api.audit import AuditResult
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
+from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Locked
 
 RESULT = "result.json"
 _TEXT_FILE = "duewheel_audit.prom"
 _LOCK = "audit.lock"
+
+
+def project_folder(settings: Settings) -> Path:
+    """Returns the folder with the project of Great Expectations, which makes the one of
+    `storage.audit_dir` itself.
+
+    Raises:
+        ConfigError: `audit.context` has none: the library would make one there, too, after a typo.
+    """
+    folder = settings.audit.context
+    if folder is None:
+        return settings.audit_dir
+    file = folder / "gx" / "great_expectations.yml"
+    if file.is_file():
+        return folder
+    # A program in a file: where pyspark is, the import ends a Python that runs none.
+    program = "import great_expectations as gx; "
+    program += f'gx.get_context(mode="file", project_root_dir={str(folder)!r})'
+    raise ConfigError(f"audit.context: there is no {file}; this program makes it: {program}")
 
 
 class AuditHistory:

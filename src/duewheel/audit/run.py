@@ -38,7 +38,7 @@ from duewheel.api.audit import (
 from duewheel.audit import data_docs
 from duewheel.audit import metrics as audit_metrics
 from duewheel.audit.expectations import GreatExpectations, Tally
-from duewheel.audit.history import AuditHistory
+from duewheel.audit.history import AuditHistory, project_folder
 from duewheel.audit.range import offsets_in, ranges, reached, split_range
 from duewheel.audit.topic_suites import TopicSuites
 from duewheel.audit.validation import AuditValidator
@@ -85,14 +85,14 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
     """Audits a range.
 
     Raises:
-        ConfigError: a topic is not one of the timer topics, or an end of the range does not parse.
+        ConfigError: a topic, an end of the range or a setting of audits cannot be used.
         Locked: another audit is running.
         KafkaUnavailable: the brokers do not answer.
     """
+    project, history = project_folder(settings), AuditHistory(settings.audit_dir)
     os.nice(_NICE)
     if not settings.audit.context:  # there the operator's own mask decides
         os.umask(0o077)
-    history = AuditHistory(settings.audit_dir)
     own = _topic_suites(settings)
     with history.locked(), stop_signals() as stopping, steps("reading the progress") as step:
         clock = factory.StoppableClock(stopping)
@@ -108,7 +108,7 @@ def run_audit(settings: Settings, wanted: Wanted) -> SummedAudit:
         chunks = split_range(between, settings.audit.rows_max)
         message_contracts = contracts(epochs, settings.dead_letter_topic)
         step.begin("starting Great Expectations")
-        library = GreatExpectations(settings.audit.context or settings.audit_dir)
+        library = GreatExpectations(project)
         validator = AuditValidator(epochs, message_contracts, library, own)
         if chunks:
             client = factory.kafka_clients(settings, "consumer")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from duewheel.audit.history import AuditHistory
+from duewheel.audit.history import AuditHistory, project_folder
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -36,10 +36,11 @@ class AuditSchedule:
         """Without an `audit.interval` no audit starts.
 
         Raises:
-            ConfigError: audits are wanted, and their libraries are not installed.
+            ConfigError: audits are wanted, and their libraries or their project are missing.
         """
         if settings.audit.interval:
             require("audit")  # now, and not when the first audit starts
+            project_folder(settings)
         self._interval_ms = as_millis(settings.audit.interval) if settings.audit.interval else None
         self._data_dir = settings.storage.data_dir
         self._clock = clock

@@ -433,8 +433,8 @@ class AuditSection(Section):
     keep: Annotated[int, Field(ge=1)] = 48
     """The number of audits that remain; older ones are removed."""
     context: Path | None = None
-    """The folder with your project of Great Expectations (its `gx`), for results and Data Docs of
-    audits; by default one in `storage.audit_dir`."""
+    """The folder whose `gx` is your project of Great Expectations, for results and Data Docs of
+    audits; by default duewheel makes one in `storage.audit_dir`."""
     rows_max: Annotated[int, Field(ge=1_000)] = 1_000_000
     """The most messages of an audit; of a longer range it reads parts, spread evenly."""
     rows_min: Annotated[int, Field(ge=0)] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from duewheel.api.audit import AuditResult, Disagreements, EpochResults, ExpectationResult
 from duewheel.audit import metrics as audit_metrics
-from duewheel.audit.history import AuditHistory
+from duewheel.audit.history import AuditHistory, project_folder
 from duewheel.audit.range import CHUNK_OFFSETS, offsets_in, ranges, reached, split_range
+from duewheel.audit.run import Wanted, run_audit
 from duewheel.audit.schedule import AuditSchedule
 from duewheel.checkpoints.state_file import State
 from duewheel.config.range_ends import Bound
@@ -235,8 +237,8 @@ def scheduled(tmp_path: Path) -> Any:
     starts.end()
 
 
-def settings(path: Path, interval: str | None = "1h") -> Settings:
-    audit = {} if interval is None else {"interval": interval}
+def settings(path: Path, interval: str | None = "1h", context: Path | None = None) -> Settings:
+    audit = {"interval": interval, "context": context}
     timer = {"topics": "timers"}
     return load(None, {"timer": timer, "storage": {"data_dir": path}, "audit": audit})
 
@@ -283,6 +285,36 @@ def test_none_without_an_interval_and_none_by_a_standby(tmp_path: Path, schedule
     clock.sleep(3_600)
     schedule.poll()
     assert starts.children == []
+
+
+def test_a_project_that_is_not_there_is_refused_before_an_audit(tmp_path: Path) -> None:
+    """By `run` as by `audit`: Great Expectations would make one, where nobody looks."""
+    given = settings(tmp_path, context=tmp_path / "projct")
+    (tmp_path / "empty").mkdir()
+    for begin in (
+        lambda: AuditSchedule(given, ManualClock(NOW_MS), Starts()),
+        lambda: run_audit(given, Wanted()),
+        lambda: project_folder(settings(tmp_path, context=tmp_path / "empty")),
+    ):
+        with pytest.raises(ConfigError, match=r"audit\.context: .*/gx/great_expectations\.yml"):
+            begin()
+    assert not (tmp_path / "projct").exists()
+    assert not (tmp_path / "audit").exists()
+    AuditSchedule(settings(tmp_path, None, context=tmp_path / "x"), ManualClock(NOW_MS), Starts())
+
+
+def test_the_program_of_the_refusal_makes_the_project(tmp_path: Path) -> None:
+    given = settings(tmp_path, context=tmp_path / "it's")
+    with pytest.raises(ConfigError) as refusal:
+        project_folder(given)
+    program = tmp_path / "make.py"
+    program.write_text(str(refusal.value).partition("makes it: ")[2])
+    subprocess.run([sys.executable, program], check=True)
+    assert project_folder(given) == tmp_path / "it's"
+
+
+def test_the_folder_of_the_audits_is_made(tmp_path: Path) -> None:
+    assert project_folder(settings(tmp_path)) == tmp_path / "audit"
 
 
 def test_more_rows_than_are_read_cannot_be_asked_for() -> None:
