@@ -109,6 +109,7 @@ def _result(tally: Tally) -> dict[str, Any]:
         "unexpected_percent_total": _percent(tally.failed, tally.rows),
         "unexpected_percent_nonmissing": _percent(tally.failed, validated),
         # The library puts values into its tables unescaped: a producer could inject HTML.
+        "observed_value": None if tally.observed is None else html.escape(str(tally.observed)),
         "partial_unexpected_list": [
             f"{html.escape(str(value))} of {source}" for source, value in tally.examples
         ],

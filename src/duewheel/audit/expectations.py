@@ -191,7 +191,8 @@ def _in_order(result: Any, suite: Mapping[str, Any]) -> list[Result | Unchecked]
 
 
 def _or_reason(result: Result) -> Result | Unchecked:
-    if result.exception_info.get("raised_exception") or not result.result:
+    # Several exceptions stand below names of their own.
+    if result.exception_info.get("raised_exception", True):
         name, why = result.expectation_config.type, _reason(result.exception_info)
         return Unchecked(f"{name} cannot be checked: {why}")
     return result

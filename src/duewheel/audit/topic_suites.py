@@ -12,7 +12,9 @@ not decoded is null in these columns, and a finding of its own; it is one, too, 
 suite whose values must name a schema.
 
 A column has the type of most of its values: number, text or boolean. Another value is a finding
-of its own, and null in the column: one message must not spoil the check of all others.
+of its own, and null in the column: one message must not spoil the check of all others. A column
+without any value, which most expectations pass, fails the suite's `expect_column_to_exist`; without
+one it is a finding of its own, a warning only: an optional field may be absent from a short range.
 
 A row is a timer that ingest has accepted. Copies and cancels are left out: an expectation such as
 uniqueness would fail because of duewheel's own records. The suite is checked once, over all rows,
@@ -26,6 +28,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +55,8 @@ from duewheel.schemas.wire.spans import RawHeaders, Spans
 _pa: Any = pa
 _pc: Any = pyarrow.compute
 
-_COLUMN = re.compile(r"\b(?:key|value|header)\b(?:\.[\w-]+)*")
-
+_COLUMN = re.compile(r"\b(?:key\b|value\b(?:\.[\w-]+)*|header(?:\.[\w-]+)+)")
+_EXISTS, _IS_NULL = "expect_column_to_exist", "expect_column_values_to_be_null"
 
 _NO_SUITE: dict[str, Any] = {"expectations": []}
 _DECODED: dict[str, Any] = {
@@ -108,7 +111,10 @@ class _Topic:
         self._suite = suite
         self._registry = registry
         self._of_schemas = Tally(_DECODED)
-        self._columns: dict[str, list[Any]] = {name: [] for name in _columns(suite)}
+        self._named = _columns(suite)
+        # A table of no columns would have no rows.
+        self._columns: dict[str, list[Any]] = {name: [] for name in sorted(self._named | {"key"})}
+        self._schemas_unread = False
         self._sources = RangeSources()
 
     def take(self, records: KafkaRecords) -> None:
@@ -119,6 +125,10 @@ class _Topic:
         if self._registry is not None:
             for row, text in self._decoded(self._registry, records, header_names, sources):
                 values[row : row + 1] = [text] if values else []
+        elif self._names("value") and not self._schemas_unread:
+            in_values = with_schema_number(records.value).any()
+            in_headers = _given(records.headers, header_names, HEADER)
+            self._schemas_unread = bool(in_values or in_headers)
         objects = list(map(_parsed, values)) if self._names("value.") else []
         for name, column in self._columns.items():
             kind, _, path = name.partition(".")
@@ -156,10 +166,13 @@ class _Topic:
 
     def check(self, library: GreatExpectations) -> list[Tally]:
         columns, of_types = dict[str, Any](), list[Tally]()
+        missing: dict[str, str] = {}
         for name, values in self._columns.items():
             plain = list(map(_plain, values))
             kinds = list(map(_kind, plain))
             kind = _most(kinds)
+            if kinds and kind is None and name in self._named:
+                missing[name] = self._why_missing(name)
             strange = [row for row, each in enumerate(kinds) if each not in {None, kind}]
             if strange:
                 of_types.append(self._of_type(name, kind, plain, strange))
@@ -172,7 +185,41 @@ class _Topic:
                 tally.fail(each.reason)
             else:
                 tally.add(each, self._sources.names)
-        return totals + of_types + ([] if self._registry is None else [self._of_schemas])
+        totals += self._missing(missing, totals) + of_types
+        return totals + ([] if self._registry is None else [self._of_schemas])
+
+    def _why_missing(self, name: str) -> str:
+        why = "no message of the range has it"
+        if self._schemas_unread and name.startswith("value"):
+            why += "; values name a schema, and registry.url is not set"
+        return why
+
+    def _missing(self, reasons: Mapping[str, str], totals: Sequence[Tally]) -> list[Tally]:
+        """The findings of columns without a value that the suite itself expects nothing of."""
+        expected = set()
+        for tally in totals:
+            kind, name = tally.expectation["type"], tally.expectation["kwargs"].get("column")
+            if name in reasons and kind in {_EXISTS, _IS_NULL}:
+                expected.add(name)
+                if kind == _EXISTS:
+                    tally.fail(reasons[name])
+        rows = len(self._columns["key"])
+        return [
+            Tally(
+                {
+                    "type": _EXISTS,
+                    "kwargs": {"column": name},
+                    "severity": "warning",
+                    "meta": {"code": f"{_EXISTS}({name})", "reason": reason},
+                },
+                success=False,
+                rows=rows,
+                nulls=rows,
+                observed=reason,
+            )
+            for name, reason in reasons.items()
+            if name not in expected
+        ]
 
     def _of_type(self, name: str, kind: str | None, values: list[Any], rows: list[int]) -> Tally:
         """The finding of values that have another type than most."""
@@ -227,10 +274,12 @@ def _expectation(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _columns(suite: Mapping[str, Any]) -> list[str]:
+def _columns(suite: Mapping[str, Any]) -> set[str]:
     """Returns the columns that a suite names, in its conditions, too."""
-    texts = [text for each in suite["expectations"] for text in _texts_in(each["kwargs"])]
-    return sorted({name for text in texts for name in _COLUMN.findall(text)} | {"key"})
+    kwargs = chain.from_iterable(each["kwargs"].items() for each in suite["expectations"])
+    # Not in its values: a set of them may have the text `value.changed`.
+    given = [each for name, each in kwargs if name.startswith("column") or name == "row_condition"]
+    return {name for text in _texts_in(given) for name in _COLUMN.findall(text)}
 
 
 def _texts_in(value: Any) -> Iterator[str]:

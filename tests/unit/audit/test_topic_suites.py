@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,7 @@ def test_any_value_can_be_checked(
 def test_a_topic_without_messages(
     library: GreatExpectations, suite_file: Callable[..., Path]
 ) -> None:
+    """Nothing is reported as missing."""
     own = TopicSuites({TOPIC: suite_file(expectation("column_values_to_be_unique", column="key"))})
     assert checked(own, library) == {"expect_column_values_to_be_unique(key)": (True, [])}
 
@@ -173,6 +175,111 @@ def test_a_column_that_no_message_can_have(
     found = tally.result()
     assert (found.success, found.failed, found.examples) == (False, 0, [])
     assert "expect_column_values_to_be_unique cannot be checked" in found.observed
+
+
+def test_a_key_has_no_fields(library: GreatExpectations, suite_file: Callable[..., Path]) -> None:
+    own = TopicSuites({TOPIC: suite_file(expectation("column_to_exist", column="key.id"))})
+    take(validator(library, own), *orders(b"{}"))
+    assert checked(own, library) == {"expect_column_to_exist(key.id)": (False, [])}
+
+
+@pytest.mark.parametrize("name", ["value.amuont", "value.order.id", "header.kindd", "value"])
+def test_a_column_that_no_message_has_is_reported(
+    library: GreatExpectations, suite_file: Callable[..., Path], name: str
+) -> None:
+    """Most expectations skip nulls. It may be an optional field, so the audit is not bad."""
+    positive = expectation("column_values_to_be_in_set", column=name, value_set=["value.x"])
+    own = TopicSuites({TOPIC: suite_file(positive)})
+    headers = [("kind", "a")]
+    null = name == "value"
+    values = [None if null else b'{"amount": -1, "order": 7}'] * 2
+    take(validator(library, own), *[(None, value, headers) for value in values])
+    (totals,) = own.check(library).values()
+    first, second = (tally.result() for tally in totals)
+    assert first.success
+    assert (second.code, second.column) == (f"expect_column_to_exist({name})", name)
+    assert (second.success, second.severity) == (False, "warning")
+    assert (second.rows, second.failed) == (2, 0)
+    assert second.reason == "no message of the range has it"
+
+
+def test_a_column_in_a_condition_is_reported_likewise(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    path = suite_file(
+        expectation(
+            "column_values_to_not_be_null",
+            column="value.mail",
+            row_condition='col("value.tottal") > 5',
+            condition_parser="great_expectations",
+        ),
+        expectation("column_pair_values_to_be_equal", column_A="value.mail", column_B="value.male"),
+    )
+    own = TopicSuites({TOPIC: path})
+    take(validator(library, own), *orders(b'{"total": 7, "mail": "m"}'))
+    reported = {"expect_column_to_exist(value.tottal)", "expect_column_to_exist(value.male)"}
+    assert reported <= {code for code, (ok, _) in checked(own, library).items() if not ok}
+
+
+def test_a_column_that_must_exist_is_a_finding_of_that_expectation(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    own = TopicSuites(
+        {
+            TOPIC: suite_file(
+                expectation("column_to_exist", column="value.amuont"),
+                expectation("column_to_exist", column="value.amount"),
+                expectation("column_values_to_be_between", column="value.amuont", min_value=0),
+            )
+        }
+    )
+    take(validator(library, own), *orders(b'{"amount": 1}', b"{}"))
+    results = [each.result() for each in own.check(library)[TOPIC]]
+    assert [each.success for each in results] == [False, True, True]
+    assert results[0].severity == "critical"
+    assert results[0].observed == "no message of the range has it"
+
+
+def test_a_column_that_must_be_null_may_be(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    null = expectation("column_values_to_be_null", column="value.password")
+    own = TopicSuites({TOPIC: suite_file(null)})
+    take(validator(library, own), *orders(b'{"n": 1}', b"{}"))
+    assert checked(own, library) == {"expect_column_values_to_be_null(value.password)": (True, [])}
+
+
+@pytest.mark.parametrize("name", ["", "\0\0\0\0\1"])
+def test_values_that_name_a_schema_without_a_registry_are_the_cause(
+    library: GreatExpectations, suite_file: Callable[..., Path], name: str
+) -> None:
+    path = suite_file(
+        expectation("column_values_to_be_between", column="value.number", max_value=9),
+        expectation("column_values_to_match_regex", column="header.x", regex="x"),
+    )
+    own = TopicSuites({TOPIC: path})
+    value, headers = framed(1, avro({"number": 5})), list[tuple[str, str]]()
+    if name:
+        value, headers = value[5:], [("__value_schema_id", name)]
+    take(validator(library, own), (b"k", value, headers))
+    results = {each.result().column: each.result().reason for each in own.check(library)[TOPIC][2:]}
+    missing = "no message of the range has it"
+    schema = f"{missing}; values name a schema, and registry.url is not set"
+    assert results == {"value.number": schema, "header.x": missing}
+
+
+def test_the_suite_of_the_page_finds_what_the_page_says(
+    library: GreatExpectations, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text("utf-8")
+    (suite,) = re.findall(r'^```json\n({"expectations".*?)^```$', page, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "orders.json"
+    path.write_text(suite)
+    own = TopicSuites({TOPIC: path})
+    take(validator(library, own), *orders(b'{"customer": "c"}', b'{"order": 1}'))
+    assert checked(own, library) == {
+        "expect_column_values_to_not_be_null(value.customer)": (False, [f"{TOPIC}-0@1"])
+    }
 
 
 def test_a_value_of_another_type_spoils_the_check_of_no_other(
@@ -232,6 +339,7 @@ def test_data_docs_quote_what_a_producer_wrote(
     path = suite_file(
         expectation("column_values_to_be_in_set", column="value", value_set=["a"]),
         expectation("column_most_common_value_to_be_in_set", column="value", value_set=["a"]),
+        expectation("column_values_to_be_unique", column="header.x"),
     )
     own = TopicSuites({TOPIC: path})
     library = GreatExpectations(tmp_path)
@@ -241,6 +349,7 @@ def test_data_docs_quote_what_a_producer_wrote(
     (page,) = [page for page in pages if f"{TOPIC}-0@0" in page]
     assert "alert(1)" in page
     assert "<script>alert(1)" not in page
+    assert "no message of the range has it" in page
 
 
 def test_fields_of_a_value_that_a_registry_decodes(
