@@ -12,9 +12,9 @@ that may block runs in the loop:
   thousands of calls can be open. kafka-python's thread completes them.
 - A direct `send` may be the first to its topic. The loop's executor then waits for the topic's
   metadata: a topic that is missing delays only the sends to it.
-- A cancel or reschedule whose reply is awaited may be the first. The loop's executor then waits for
-  the reader of the replies: a reply topic that cannot be read delays only such calls. A later call
-  with the same id waits for it, and no other: a timer must not be cancelled by an earlier cancel.
+- A cancel or reschedule whose reply is awaited may be the first. It then waits in the loop for the
+  reader of the replies: a reply topic that cannot be read delays only such calls. A later call with
+  the same id waits for it, and no other: a timer must not be cancelled by an earlier cancel.
 - `flush` waits in the loop's executor, and so does `close` in the producer's thread.
 
 A cancelled task loses its result only: a record that was handed over stays written. One that still
@@ -27,8 +27,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakValueDictionary
 
@@ -67,48 +68,31 @@ def _requested(
     async def call(self: AsyncDelayProducer, /, *args: P.args, **kwargs: P.kwargs) -> T:
         answers = self._opened().answers if kwargs.get("reply", True) else None
         timer = args[0] if args else kwargs.get("timer")
-        async with self._turn(timer):
-            expected = None if answers is None else await self._expect(answers)
-            try:
-                producer = self._opened()  # it may have been closed meanwhile
-                handed = self._hand_over(lambda: method(producer, *args, **kwargs))
-                sent = await handed
-            finally:
-                if answers is not None and expected is not None:
-                    answers.failed(expected)  # the call itself has expected the reply, too
+        async with self._turn(timer), _expecting(answers):
+            producer = self._opened()  # it may have been closed meanwhile
+            sent = await self._hand_over(lambda: method(producer, *args, **kwargs))
         return await asyncio.wrap_future(sent)
 
     return call
 
 
-class _Attempt:
-    """The connecting of the reader of replies, which all calls that wait for it share, and its
-    failure, too. Its own number keeps the reader until each of them has one.
+@asynccontextmanager
+async def _expecting(answers: AnswerReader | None) -> AsyncIterator[None]:
+    """Has the replies read meanwhile, so that the call itself does not wait for their reader.
 
-    Attributes:
-        connected: the number.
+    Raises:
+        KafkaUnavailable, ConfigError: as `AnswerReader.expect`.
     """
-
-    def __init__(self, answers: AnswerReader, connected: asyncio.Future[int]) -> None:
-        self._answers, self.connected = answers, connected
-        self._waiting = 0
-
-    async def __aenter__(self) -> None:
-        self._waiting += 1
-        try:
-            await asyncio.shield(self.connected)
-        except BaseException:
-            await self.__aexit__()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._waiting -= 1
-        self.release()
-
-    def release(self, *_: object) -> None:
-        """Gives the number back, if no call waits for it any more."""
-        if not self._waiting and self.connected.done() and not _has_failed(self.connected):
-            self._answers.failed(self.connected.result())
+    if answers is None:
+        yield
+        return
+    number, joined = answers.expect_soon()
+    try:
+        if joined is not None:
+            await asyncio.wrap_future(joined)
+        yield
+    finally:
+        answers.failed(number)  # the call itself has expected the reply, too
 
 
 class AsyncDelayProducer:
@@ -138,7 +122,6 @@ class AsyncDelayProducer:
         self._metadata: dict[str, asyncio.Future[Any]] = {}  # for topics' metadata, by topic
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # of direct sends
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by id
-        self._attempt: _Attempt | None = None  # however many cancels wait, one thread does
 
     schedule = _awaited(DelayProducer.schedule)
     cancel = _requested(DelayProducer.cancel)
@@ -223,24 +206,6 @@ class AsyncDelayProducer:
         """
         text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
         return self._turns.setdefault(text, asyncio.Lock())
-
-    async def _expect(self, answers: AnswerReader) -> int:
-        """Has the replies read until the number is given back to `answers.failed`.
-
-        Raises:
-            KafkaUnavailable, ConfigError: as `AnswerReader.expect`.
-        """
-        number = answers.expect_now()
-        while number is None:
-            attempt = self._attempt
-            if attempt is None or attempt.connected.done():  # the reader has failed since
-                loop = asyncio.get_running_loop()
-                attempt = _Attempt(answers, loop.run_in_executor(None, answers.expect))
-                attempt.connected.add_done_callback(attempt.release)
-                self._attempt = attempt
-            async with attempt:
-                number = answers.expect_now()
-        return number
 
     def _described(self, producer: DelayProducer, topic: str) -> asyncio.Future[Any]:
         """Returns what is done once kafka-python has the metadata of a topic, or fails."""

@@ -92,27 +92,31 @@ class AnswerReader:
             KafkaUnavailable: the end of the topic was not found in time.
             ConfigError: there is no such topic, or no right to read it.
         """
-        with self._changed:
-            number = self._numbered()
-            if self._reading:
-                return number
-            joined: Future[None] = Future()
-            self._joining.append(joined)
-            if self._thread is None:
-                self._thread = Worker("answers", self._run)
-                self._thread.start()
-            self._changed.notify_all()
+        number, joined = self.expect_soon()
         try:
-            joined.result()
+            if joined is not None:
+                joined.result()
         except BaseException:
             self.failed(number)
             raise
         return number
 
-    def expect_now(self) -> int | None:
-        """As `expect`, without blocking: None if that would."""
+    def expect_soon(self) -> tuple[int, Future[None] | None]:
+        """As `expect`, without blocking: also returns a future that is done, or fails, once the
+        request may be written; None if it may be now. The number is valid from now on.
+        """
         with self._changed:
-            return self._numbered() if self._reading else None
+            number = self._numbered()
+            if self._reading:
+                return number, None
+            joined: Future[None] = Future()
+            joined.set_running_or_notify_cancel()  # a cancelled one could not be settled
+            self._joining.append(joined)
+            if self._thread is None:
+                self._thread = Worker("answers", self._run)
+                self._thread.start()
+            self._changed.notify_all()
+            return number, joined
 
     def written(self, number: int, source: str) -> Future[Answer]:
         """The request's record is `source`. Returns the future of its answer, awaited while
