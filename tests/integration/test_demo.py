@@ -46,7 +46,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_the_demo_ends_with_a_verdict_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [*DEMO, "--timers", "300", "--over", "3s", "--output", "json"],
-        env=environment(tmp_path),
+        env=environment(tmp_path) | {"DUEWHEEL_TIMER__PRECISION_MS": "100"},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -59,6 +59,7 @@ def test_the_demo_ends_with_a_verdict_and_leaves_nothing(tmp_path: Path) -> None
     assert verdict["lost"] == verdict["doubled"] == verdict["early"] == verdict["altered"] == 0
     assert verdict["lateness_ms"].keys() == {"p50", "p99", "p999", "max"}
     assert verdict["first_delivery_s"] > 0
+    assert verdict["config"]["precision_ms"] == 100
     assert {"duewheel", "kafka", "pyspark", "java"} <= verdict["versions"].keys()
     assert started_by(str(tmp_path)) == []
     assert list(tmp_path.iterdir()) == []

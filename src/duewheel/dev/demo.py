@@ -113,7 +113,7 @@ class Demo:
                 verdict = self._verdict(settings, running, acknowledged)
             except DuewheelError as error:
                 raise DuewheelError(f"{error}\n{running.shard.log_tail()}") from error
-        result = self._result(verdict, _without_first(running.arrivals.timers))
+        result = self._result(settings, verdict, _without_first(running.arrivals.timers))
         self._say(result)
         return result
 
@@ -288,7 +288,9 @@ class Demo:
         arrived = _without_first(running.arrivals.timers)
         return verdict_of(written, arrived, [], acknowledged, rules)
 
-    def _result(self, verdict: ProofVerdict, arrived: Sequence[ArrivedTimer]) -> dict[str, Any]:
+    def _result(
+        self, settings: Settings, verdict: ProofVerdict, arrived: Sequence[ArrivedTimer]
+    ) -> dict[str, Any]:
         lateness = asdict(Quantiles.of(_lateness_ms(arrived)))
         return {
             "ok": not verdict.faults and verdict.delivered == self._timers,
@@ -303,7 +305,7 @@ class Demo:
                 "over_ms": self._over_ms,
                 "seed": self._seed,
                 "partitions": PARTITIONS,
-                "precision_ms": 50,
+                "precision_ms": settings.timer.precision_ms,
                 "own_broker": self._given_servers is None,
             },
             "versions": {**versions(), "kafka": _broker_version()},
