@@ -8,7 +8,7 @@
     3. duewheel itself, editable
     4. a Java: the one found, or else the JDK wheel of requirements-jdk.txt
     5. the pinned jars of the development broker, in the cache directory
-    6. the archive of Spark's classes, in .venv: its starts are quicker
+    6. archives of the classes of both, beside the jars and in .venv: their starts are quicker
 
 Steps 2 and 3 leave a stamp with the hash of all that they depend on and are skipped while it
 fits; 4 to 6 look for themselves. They are refused while a program runs from .venv, such as a shard:
@@ -68,6 +68,7 @@ def main(arguments: list[str]) -> int:
             install(dev=bool(arguments))
             ensure_java()
             run("-m", "duewheel.dev.jars")
+            run("-m", "duewheel.dev.broker_archive")
             run("-m", "duewheel.java.spark_archive")
     except subprocess.CalledProcessError as error:
         print(f"set-up failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)

@@ -35,10 +35,11 @@ from kafka.errors import KafkaError
 
 from duewheel.config.credentials import in_clear
 from duewheel.dev.ivy import pyspark_jars
-from duewheel.dev.jars import broker_jars
+from duewheel.dev.jars import broker_archive, broker_jars
 from duewheel.dev.listeners import HOST, free_ports, in_use, listener_properties
 from duewheel.dev.sasl_ssl import SaslSsl, write_secret
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, Locked
+from duewheel.java.class_archive import archive_options
 from duewheel.java.find import Java, find_java
 from duewheel.osutil.child_process import Child
 from duewheel.osutil.signals import interruptible
@@ -303,6 +304,7 @@ class DevBroker:
         folder = self.data_dir
         command = [
             str(self._java.executable),
+            *archive_options(broker_archive(self._java)),
             *options,
             f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
             "-cp",

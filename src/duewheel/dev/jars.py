@@ -41,6 +41,7 @@ from duewheel.backoff import Backoff
 from duewheel.clock import SystemClock
 from duewheel.dev.ivy import Ivy
 from duewheel.errors import DuewheelError
+from duewheel.java.class_archive import archive_name
 from duewheel.java.find import Java, cache_dir, find_java
 
 PINS = Path(__file__).with_name("jars.json")
@@ -81,6 +82,12 @@ def broker_jars(java: Java, attempts: int = _ATTEMPTS) -> list[Path]:
             if not _whole(folder, wanted):
                 _fetch(wanted, folder, java, attempts)
     return [folder / jar.file_name for jar in wanted]
+
+
+def broker_archive(java: Java) -> Path:
+    """The path of the broker's class archive, which may be missing."""
+    folder = _folder(pinned())
+    return folder.with_name(archive_name(folder.name, java))
 
 
 def _folder(wanted: Sequence[Jar]) -> Path:

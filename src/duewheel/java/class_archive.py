@@ -1,7 +1,7 @@
 """Class archives: the classes that one JVM has loaded and verified, for the next ones to map.
 
 Spark loads some 15,000 classes from 250 jars. With an archive, a start of its JVM takes 6 s of
-processor time instead of 11 s (without the optimizing compiler).
+processor time instead of 11 s (without the optimizing compiler), a broker's 3 s instead of 5 s.
 
 A JVM compares an archive with its own version, its class path and the time of each jar. It ignores
 one that does not fit without a word, and starts as slowly as without it.
@@ -9,6 +9,7 @@ one that does not fit without a word, and starts as slowly as without it.
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,12 @@ from duewheel.java.find import Java
 _QUIET = "-Xlog:cds*=off"
 # By default a JVM moves an archive to an address of its own, which copies all of it: 120 MB.
 _AS_WRITTEN = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
+
+
+def archive_name(program: str, java: Java, *of: object) -> str:
+    """The file name of a program's archive; differs by Java and by the values `of`."""
+    digest = hashlib.sha256(repr((java.executable, java.version, *of)).encode()).hexdigest()
+    return f"{program}-{digest[:12]}.jsa"
 
 
 def archive_options(path: Path) -> tuple[str, ...]:

@@ -5,14 +5,13 @@ python -P -m duewheel.java.spark_archive    writes it if it is missing; `make se
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import sys
 import tempfile
 from pathlib import Path
 
 from duewheel.errors import DuewheelError
-from duewheel.java.class_archive import recorded, write_base_archive
+from duewheel.java.class_archive import archive_name, recorded, write_base_archive
 from duewheel.java.find import Java, find_java
 from duewheel.osutil import logs
 from duewheel.streaming.rehearsal import rehearse
@@ -25,9 +24,8 @@ def spark_archive(java: Java) -> Path:
     assert spark is not None and spark.origin is not None
     # Whole seconds: the layers of a container image keep no finer times.
     installed_s = int(Path(spark.origin).stat().st_mtime)
-    key = repr((java.executable, java.version, spark.origin, installed_s))
-    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
-    return Path(sys.prefix) / "class-archives" / f"spark-{digest}.jsa"
+    name = archive_name("spark", java, spark.origin, installed_s)
+    return Path(sys.prefix) / "class-archives" / name
 
 
 def write_spark_archive(java: Java) -> bool:
