@@ -15,7 +15,6 @@ from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.timers.pending_histogram import PendingView
-from duewheel.osutil.metrics_server import exposed
 from duewheel.serve import changes, dead_letters, page, receipts, schedules, shard, timers
 from duewheel.serve.access import Access, may_change, may_read
 from duewheel.serve.gate import Gate, hosts_of
@@ -65,7 +64,7 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.access = access
-    metrics = exposed(ServeMetrics(settings, clock, statistics))
+    metrics = ServeMetrics(settings, clock, statistics)
     app.state.service = Service(settings, clock, view, writer, metrics)
     app.include_router(page.router)
     app.include_router(shard.probes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -14,8 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
-from duewheel.osutil.metrics_server import counters, histogram
+from duewheel.osutil.metrics_server import counters, exposed, histogram
 from duewheel.runtime.shard_metrics import ShardMetrics
+from duewheel.serve.file_probe import FileProbe
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 
 _NO_OPERATION = "none"
@@ -90,10 +91,20 @@ class ServeMetrics:
     """The families of the process: its requests, and the shard's once it has files."""
 
     def __init__(self, settings: Settings, clock: Clock, statistics: RequestStatistics) -> None:
-        self._statistics, self._shard = statistics, ShardMetrics(settings, clock)
+        self._statistics, shard = statistics, ShardMetrics(settings, clock)
+        self._read = FileProbe(lambda: list(shard.families()))
+        self._of_shard: Sequence[Metric] = ()
+        self._text = exposed(self)
 
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""
         yield from self._statistics.families()
-        with suppress(OSError, DuewheelError):  # not_ready_reasons says why
-            yield from self._shard.families()
+        yield from self._of_shard
+
+    async def text(self) -> bytes:
+        """All families as of now."""
+        found: Sequence[Metric] = ()
+        with suppress(OSError, DuewheelError):  # /readyz has the reason
+            found = await self._read()
+        self._of_shard = found
+        return self._text()

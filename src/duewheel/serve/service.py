@@ -1,7 +1,7 @@
 """State that the operations of the API share: settings, counts that are kept, and threads.
 
 Reads of files run in a few threads, calls of Kafka in others: while Kafka does not answer, reads
-are served. The probes run in the event loop itself, and wait for neither. A change holds its thread
+are served. The probes have threads of their own, and wait for neither. A change holds its thread
 until Kafka has acknowledged it; its effect is awaited without one (waits.py).
 
 A call of Kafka may last for half a minute. Its thread is a daemon, so that a stop need not wait for
@@ -24,8 +24,11 @@ from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile, RecoveryPending, Unacknowledged
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.files import files_identity
+from duewheel.ops.shard.local_readiness import not_ready_reasons
 from duewheel.ops.timers.pending_histogram import PendingView
+from duewheel.serve.file_probe import FileProbe
 from duewheel.serve.gate import REQUESTS_MAX
+from duewheel.serve.metrics import ServeMetrics
 from duewheel.serve.problems import Stopping, busy
 from duewheel.serve.record_writer import RecordWriter
 from duewheel.serve.waits import Waits
@@ -71,11 +74,11 @@ class Service:
         clock: Clock,
         view: PendingView,
         writer: TimerWriter,
-        metrics: Callable[[], bytes],
+        metrics: ServeMetrics,
     ) -> None:
-        """`metrics` writes those of this process and of the shard."""
         self.settings, self.clock, self.view = settings, clock, view
         self.metrics = metrics
+        self.not_ready = FileProbe(partial(not_ready_reasons, settings, clock))
         changes = CapacityLimiter(KAFKA_MAX)
         self._stop = asyncio.Event()
         self.waits = Waits(self._stop)

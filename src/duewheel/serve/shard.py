@@ -1,8 +1,8 @@
 """The operations of a shard as a whole, and the probes /livez, /readyz and /metrics.
 
-The probes need no token, and no Kafka. `/livez` says that this process answers: a restart would
-mend nothing that is in Kafka or in the shard's two processes. `/readyz` says whether the shard does
-its work.
+The probes need no token, and no Kafka, and `/livez` no file: it says that this process answers. A
+restart would mend nothing that is in Kafka, in the shard's two processes or on its disk. `/readyz`
+says whether the shard does its work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from duewheel.api.shard import (
 from duewheel.api.timers import Lateness
 from duewheel.ops.shard.fleet import read_fleet
 from duewheel.ops.shard.lateness import read_lateness
-from duewheel.ops.shard.local_readiness import not_ready_reasons
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.shard.selective_pause import pause_selection, resume_selection
 from duewheel.ops.shard.status import read_status
@@ -57,7 +56,10 @@ async def livez() -> str:
 )
 async def readyz(service: Shared) -> Readiness:
     """Whether the shard does its work: recovered, both processes run, lag below its bounds."""
-    reasons = not_ready_reasons(service.settings, service.clock)
+    try:
+        reasons = await service.not_ready()
+    except TimeoutError as error:
+        reasons = {"unreadable": str(error)}
     if reasons:
         detail = "; ".join(reasons.values())
         conditions = [each.model_dump() for each in of_reasons(reasons)]
@@ -69,7 +71,7 @@ async def readyz(service: Shared) -> Readiness:
 @probes.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
 async def metrics(service: Shared) -> Response:
     """Metrics of this process and of the shard, for Prometheus."""
-    return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @reading.get("/status", operation_id="status", dependencies=OF_NONE)
