@@ -13,8 +13,9 @@ from itertools import islice
 from typing import Any, get_args
 
 import pyarrow as pa
+from pydantic.fields import FieldInfo
 
-from duewheel.api.model import INSTANTS, Result
+from duewheel.api.model import Result, is_instant
 
 _ROWS = 10_000  # of a batch
 _TYPES: dict[type, pa.DataType] = {
@@ -33,7 +34,7 @@ _ENDS = {_INSTANT: (_FIRST_MS, _LAST_MS), pa.int64(): (-(2**63), 2**63 - 1)}
 
 def schema_of(row: type[Result]) -> pa.Schema:
     """The columns of a list of such rows; those that may be null are declared so."""
-    return pa.schema([_column(name, field.annotation) for name, field in row.model_fields.items()])
+    return pa.schema([_column(name, field) for name, field in row.model_fields.items()])
 
 
 def batches_of(row: type[Result], rows: Iterable[Result]) -> Iterator[pa.RecordBatch]:
@@ -55,10 +56,10 @@ def _values(rows: list[Result], name: str, kind: pa.DataType) -> list[Any]:
     return [None if each is None else min(max(each, first), last) for each in values]
 
 
-def _column(name: str, annotation: Any) -> pa.Field[Any]:
-    kinds = set(get_args(annotation) or (annotation,))
+def _column(name: str, field: FieldInfo) -> pa.Field[Any]:
+    kinds = set(get_args(field.annotation) or (field.annotation,))
     is_nullable = type(None) in kinds
-    if name in INSTANTS:
+    if is_instant(field):
         return pa.field(name.removesuffix("_ms"), _INSTANT, nullable=is_nullable)
     (kind,) = kinds - {type(None)}
     return pa.field(name, _TYPES[kind], nullable=is_nullable)

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails
 
 from duewheel.api.field_rules import Schema
@@ -22,24 +23,11 @@ _BY_VALIDATOR = "Value error, "  # in front of the text of a validator's error
 _INSTANT = "an instant"
 InstantMs = Annotated[int, _INSTANT]  # epoch ms; a field in _ms of another type is a duration
 
-# The names in JSON of the results' fields that are InstantMs, and of their other fields in _ms.
-INSTANTS: set[str] = set()
-DURATIONS: set[str] = set()
-
 
 class Result(BaseModel):
     """A result: frozen."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        for name, field in cls.model_fields.items():
-            in_json = field.serialization_alias or name
-            if _INSTANT in (*field.metadata, *_parts(field.annotation)):
-                INSTANTS.add(in_json)
-            elif in_json.endswith("_ms"):
-                DURATIONS.add(in_json)
 
     def as_json(self) -> dict[str, Any]:  # json.dumps, and tests that look at its fields
         """Returns the JSON object of a command."""
@@ -80,6 +68,11 @@ class DryRunFields(RequestFields):
     """A request for a change, or for its counts alone."""
 
     dry_run: bool = Field(strict=True, description="only count")
+
+
+def is_instant(field: FieldInfo) -> bool:
+    """Whether a result's field is InstantMs, or has some."""
+    return _INSTANT in (*field.metadata, *_parts(field.annotation))
 
 
 def _parts(annotation: object) -> Iterator[object]:

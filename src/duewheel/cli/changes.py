@@ -108,8 +108,10 @@ def cancel_matching(
         result = matching.result(dry_run=True)
     else:
         result = cancel_all(writer, matching, reply=wait.seconds > 0).after(wait.seconds)
-    would_write = {"written": result.matched} if dry_run and not output.is_json else {}
-    output.show({**result.as_json(), **would_write}, hidden=("sample",))
+    shown = result
+    if dry_run and not output.is_json:
+        shown = result.model_copy(update={"written": result.matched})
+    output.show(shown, hidden=("sample",))
     reply_topic = writer.settings.timer.reply_topic
     awaits = reply_topic is not None and wait.seconds > 0 and not dry_run
     cancelled = result.answers.get("cancelled", 0)

@@ -9,11 +9,9 @@ from typing import TypeVar
 
 import click
 
-from duewheel.api.model import DURATIONS, INSTANTS, Result
+from duewheel.api.model import Result, is_instant
 from duewheel.config.durations import duration_text
 from duewheel.config.instants import utc_text
-
-_SETTINGS = {"precision_ms"}  # names of settings and of results' fields
 
 Fields = Result | Mapping[str, object]
 R = TypeVar("R", bound=Fields)
@@ -45,10 +43,10 @@ class Printer:
         """Prints one result, which is that of a dry run if it has a true `dry_run`; as text these
         lines, or by default its fields without those that are `hidden`.
         """
-        fields = _fields(result)
         if self.is_json:
-            text = [json.dumps(fields)]
+            text = [_json(result)]
         elif text is None:
+            fields = labelled(result)
             text = _aligned({name: value for name, value in fields.items() if name not in hidden})
         for line in text:
             click.echo(line)
@@ -62,15 +60,57 @@ class Printer:
 
     def row(self, row: Fields, text: str | None = None) -> None:
         """Prints one result of a list; as text by default with the names of its fields."""
-        fields = _fields(row)
         if self.is_json:
-            click.echo(json.dumps(fields))
+            click.echo(_json(row))
         else:
-            click.echo(printable(_named(fields) if text is None else text))
+            click.echo(printable(_named(labelled(row)) if text is None else text))
 
 
-def _fields(result: Fields) -> Mapping[str, object]:
-    return result.as_json() if isinstance(result, Result) else result
+def _json(result: Fields) -> str:
+    return json.dumps(result.as_json() if isinstance(result, Result) else result)
+
+
+def labelled(result: Fields) -> dict[str, object]:
+    """The fields of a result as text has them: instants in UTC and durations with their unit, both
+    without `_ms` in the name, unless that is another field's. Names that are data, such as those of
+    topics, stay.
+    """
+    if not isinstance(result, Result):
+        return dict(result)
+    table: dict[str, object] = {}
+    kind = type(result)
+    for name, field in kind.model_fields.items():
+        label, unit = field.serialization_alias or name, None
+        if label.endswith("_ms"):
+            unit = utc_text if is_instant(field) else duration_text
+            label = label if label[:-3] in kind.model_fields else label[:-3]
+        if name in result.model_fields_set:
+            table[label] = _in_words(getattr(result, name), unit)
+    return table | {name: _in_words(getattr(result, name)) for name in kind.model_computed_fields}
+
+
+def _in_words(value: object, unit: Callable[[int], str] | None = None) -> object:
+    if isinstance(value, Result):
+        return labelled(value)
+    if isinstance(value, Mapping):
+        return {key: _in_words(each, unit) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_in_words(each, unit) for each in value]
+    return unit(value) if unit and isinstance(value, int) else value
+
+
+def with_units(settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings or bounds, by name, which has the unit of a number, and stays."""
+    return {
+        name: duration_text(value) if name.endswith("_ms") and isinstance(value, int) else value
+        for name, value in settings.items()
+    }
+
+
+def with_sources(rows: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+    """Settings or bounds, by name, each with `value` and `from` in one text."""
+    values = with_units({name: row["value"] for name, row in rows.items()})
+    return {name: f"{_shown(values[name])}   {row['from']}" for name, row in rows.items()}
 
 
 def _aligned(fields: Mapping[str, object]) -> Iterable[str]:
@@ -84,7 +124,7 @@ def _aligned(fields: Mapping[str, object]) -> Iterable[str]:
 
 def _named(fields: Mapping[str, object]) -> str:
     known = {key: value for key, value in fields.items() if value is not None}
-    return "  ".join(f"{_label(key)}={_shown(key, value)}" for key, value in known.items())
+    return "  ".join(f"{key}={_shown(value)}" for key, value in known.items())
 
 
 def say(text: str) -> None:
@@ -96,38 +136,26 @@ def _flattened(table: Mapping[str, object], prefix: str = "") -> list[tuple[str,
     """Flattens nested tables to dotted names."""
     rows: list[tuple[str, str]] = []
     for key, value in table.items():
-        if isinstance(value, dict) and value.keys() == {"value", "from"}:  # a bound
-            rows.append((prefix + key, f"{_shown(key, value['value'])}   {value['from']}"))
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             rows += _flattened(value, f"{prefix}{key}.")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             for number, each in enumerate(value):
                 rows += _flattened(each, f"{prefix}{key}.{number}.")
         else:
-            rows.append((prefix + _label(key), _shown(key, value)))
+            rows.append((f"{prefix}{key}", _shown(value)))
     return rows
 
 
-def _label(key: str) -> str:
-    """Without the unit of a duration or instant, which its text has. Other names, such as those of
-    settings and topics, stay.
-    """
-    is_time = key in INSTANTS or key in DURATIONS - _SETTINGS
-    return key.removesuffix("_ms") if is_time else key
-
-
-def _shown(key: str, value: object) -> str:
-    """Formats a value for people: instants in UTC, durations with their unit."""
+def _shown(value: object) -> str:
+    """Formats a value for people."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if key.endswith("_ms") and isinstance(value, int):
-        return utc_text(value) if key in INSTANTS else duration_text(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     elif isinstance(value, dict):
-        value = [f"{name} {_shown(key, each)}" for name, each in value.items()]
+        value = [f"{name} {_shown(each)}" for name, each in value.items()]
     if isinstance(value, list):
-        return ", ".join(_shown(key, each) for each in value) or "-"
+        return ", ".join(map(_shown, value)) or "-"
     return "-" if value is None else printable(str(value))
 
 

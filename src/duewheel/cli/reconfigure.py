@@ -6,7 +6,7 @@ import click
 
 from duewheel.cli.command_help import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_dry_run, with_result
-from duewheel.cli.output import Printer
+from duewheel.cli.output import Printer, with_sources, with_units
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
@@ -83,14 +83,15 @@ def config_check(settings: Settings, *, everything: bool, output: Printer) -> No
     require_contract(settings)
     settings.kafka.client_options("admin")  # reads the files that it names
     opened, differs = {"open_targets": settings.timer.open_targets}, differing(settings)
-    in_force = {name: each.as_json() for name, each in bounds_in_force(settings).items()}
-    others = {**settings.redacted(), "bounds": in_force}
+    bounds = {name: each.as_json() for name, each in bounds_in_force(settings).items()}
+    sections = settings.redacted()
     if output.is_json:
-        output.show({"differs": differs, **opened, **others})
+        output.show({"differs": differs, **opened, **sections, "bounds": bounds})
         return
-    output.show({**differs, **opened})
+    output.show({**with_sources(differs), **opened})
     if everything:
         click.echo()
-        output.show(others)
+        named = {name: with_units(section) for name, section in sections.items()}
+        output.show({**named, "bounds": with_sources(bounds)})
     else:
         click.echo("no contradictions; the other settings have their defaults: --all shows them")

@@ -18,7 +18,7 @@ from duewheel.cli.options import (
     with_result,
     with_settings,
 )
-from duewheel.cli.output import Printer, say
+from duewheel.cli.output import Printer, labelled, say, with_sources
 from duewheel.cli.request_options import request_of
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
@@ -48,8 +48,11 @@ def status(settings: Settings, *, everything: bool, output: Printer) -> None:
         from duewheel.ops.connection import why_unreachable
 
         unreachable = why_unreachable(settings)
-    lines = status_lines(found, clock.now_ms(), unreachable)
-    output.show(found, None if everything else lines)
+    if everything and not output.is_json:
+        bounds = with_sources({name: each.as_json() for name, each in found.bounds.items()})
+        output.show({**labelled(found), "bounds": bounds})
+    else:
+        output.show(found, status_lines(found, clock.now_ms(), unreachable))
 
 
 @click.command(cls=CommandWithExamples)

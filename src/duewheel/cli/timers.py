@@ -11,7 +11,7 @@ from duewheel.api.timers import TimerSummary, TimerWithMessage
 from duewheel.cli import times
 from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import one_of, with_result
-from duewheel.cli.output import Printer, rest_of, say
+from duewheel.cli.output import Printer, labelled, rest_of, say
 from duewheel.cli.pages import show_page, with_page
 from duewheel.cli.request_options import OF_PENDING_TIMERS, with_fields, with_request
 from duewheel.clock import SystemClock
@@ -93,9 +93,9 @@ def show_timers(
 
 def _as_text(timer: TimerWithMessage) -> dict[str, object]:
     """Replaces the list of headers, by a line for each, and the due time of a paused schedule."""
-    row = timer.as_json()
+    row = labelled(timer)
     if timer.paused:
-        row["due_ms"] = "paused"
+        row["due"] = "paused"
     row.pop("headers", None)
     if timer.header_names is not None:
         row["header_names"] = ", ".join(timer.header_names) or None
@@ -122,8 +122,8 @@ def stats(settings: Settings, by: str | None, output: Printer) -> None:
         return
     found = pending_stats.stats(settings, SystemClock())
     if by is None:
-        more = {} if output.is_json else {"pending": f"{found.pending}, {WITH_CANCELLED}"}
-        output.show({**found.as_json(), **more})
+        counted = f"{found.pending}, {WITH_CANCELLED}"
+        output.show(found if output.is_json else {**labelled(found), "pending": counted})
         return
     label, by_label = ("topic", found.by_topic) if by == "topic" else ("within_s", found.within_s)
     for value, pending in by_label.items():

@@ -20,9 +20,11 @@ from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, TimerRow
 
 import duewheel.api
-from duewheel.api.model import INSTANTS, Result
+from duewheel.api.dead_letters import Replayed
+from duewheel.api.model import Result, is_instant
 from duewheel.api.requests import TimerFilter
-from duewheel.api.reshard import NewShard
+from duewheel.api.reshard import NewShard, Resharded
+from duewheel.api.schedules import NextInstants, ScheduleSummary
 from duewheel.api.shard import ShardView
 from duewheel.api.timers import TimerSummary
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
@@ -72,13 +74,15 @@ def pending(settings: Settings) -> list[TimerSummary]:
 
 
 def test_results_show_no_milliseconds_and_no_python(capsys: pytest.CaptureFixture[str]) -> None:
-    Printer(is_json=False).show({"next_due_ms": 1_800_000_000_000, "applied": True})
     parts = ["a-0", "a-2"]
     shard = NewShard(shard=0, partitions=parts, delivered_until_ms=1_800_000_000_000, apart_ms=0)
-    Printer(is_json=False).show({"shards": [shard.as_json()]})
+    moved = Resharded(dry_run=True, from_shards=1, to_shards=2, moved=1, shards=[shard])
+    Printer(is_json=False).show(moved)
     assert capsys.readouterr().out.splitlines() == [
-        "next_due 2027-01-15T08:00:00.000Z",
-        "applied  true",
+        "dry_run                  true",
+        "from_shards              1",
+        "to_shards                2",
+        "would move               1",
         "shards.0.shard           0",
         "shards.0.partitions      a-0, a-2",
         "shards.0.delivered_until 2027-01-15T08:00:00.000Z",
@@ -370,18 +374,35 @@ def test_status_of_a_shard_at_work() -> None:
 
 
 def test_instants_are_times_in_text_and_numbers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    result = {"id": "7", "due_ms": NOW_MS, "behind_ms": 20, "run": {"next_try_ms": None}}
-    Printer(is_json=False).show(result)
+    schedule = ScheduleSummary(name="a", state="active", every_ms=20, starts_ms=NOW_MS, note=None)
+    Printer(is_json=False).show(schedule)
     assert capsys.readouterr().out.splitlines() == [
-        "id           7",
-        "due          2027-01-15T08:00:00.000Z",
-        "behind       20ms",
-        "run.next_try -",
+        "name   a",
+        "state  active",
+        "every  20ms",
+        "starts 2027-01-15T08:00:00.000Z",
+        "note   -",
     ]
-    Printer(is_json=False).row({"level": 1, "leaves_ms": NOW_MS, "next": None})
-    assert capsys.readouterr().out == "level=1  leaves=2027-01-15T08:00:00.000Z\n"
-    Printer(is_json=True).show(result)
-    assert json.loads(capsys.readouterr().out) == result
+    found = NextInstants(name="a", zone=None, paused=False, due_ms=[NOW_MS, NOW_MS])
+    Printer(is_json=False).row(found)
+    due = ", ".join(["2027-01-15T08:00:00.000Z"] * 2)
+    assert capsys.readouterr().out == f"name=a  paused=false  due={due}\n"
+    Printer(is_json=True).show(found)
+    assert json.loads(capsys.readouterr().out) == found.as_json()
+
+
+def test_a_name_of_a_topic_is_no_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    topics = {"orders_ms": 5, "due_ms": 7}
+    Printer(is_json=False).show(Replayed(dry_run=False, replayed=12, topics=topics, refused={}))
+    assert capsys.readouterr().out.splitlines()[2:] == ["topics.orders_ms 5", "topics.due_ms    7"]
+
+
+def test_fields_that_differ_in_their_unit_have_two_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Printer(is_json=False).show(a_shard_at_work().ingest)
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (rows["lag"], rows["lag_ms"], rows["batch_age"]) == ("12", "1m1s", "0ms")
 
 
 def test_a_setting_keeps_its_name_in_text(tmp_path: Path) -> None:
@@ -393,15 +414,15 @@ def test_a_setting_keeps_its_name_in_text(tmp_path: Path) -> None:
 
 
 def test_each_instant_of_a_result_is_a_time_in_text() -> None:
-    """A field that is in none of the two sets would show an instant as a duration of decades."""
+    """One that is declared as a number would be shown as a duration of decades."""
     for module in pkgutil.iter_modules(duewheel.api.__path__, "duewheel.api."):
         importlib.import_module(module.name)
-    names, kinds = set(), [Result]
+    numbers, kinds = set(), [Result]
     while kinds:
         kind = kinds.pop()
         kinds += kind.__subclasses__()
-        names |= {field.serialization_alias or name for name, field in kind.model_fields.items()}
-    assert {name for name in names if name.endswith("_ms")} - DURATIONS == INSTANTS
+        numbers |= {name for name, field in kind.model_fields.items() if not is_instant(field)}
+    assert {name for name in numbers if name.endswith("_ms")} == DURATIONS
 
 
 def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) -> None:
