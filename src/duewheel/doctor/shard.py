@@ -9,7 +9,7 @@ from duewheel.api.examination import DoctorFinding, Severity
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, ROOM_BYTES, beyond_room
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.errors import DuewheelError
+from duewheel.errors import DuewheelError, RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.progress.all_shards import all_shards, require_as_many
 from duewheel.kafka.topics.description import Topic
@@ -67,8 +67,8 @@ def _check_progress(cluster: Cluster) -> Findings:
         if newest := shards.get(cluster.settings.shard.index):
             config = factory.dequeue_config(cluster.settings)
             config.require_fits(newest.progress, cluster.settings.wheel)
-    except DuewheelError as error:
-        yield check.error(str(error), "duewheel recover --dry-run")
+    except RecoveryRefused as refusal:
+        yield check.error(str(refusal), "as the finding names: each start refuses the same")
         return
     if newest is None:
         text = "the shard has not begun: Kafka has no progress of it"
