@@ -15,7 +15,7 @@ from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described
-from duewheel.kafka.topics.topic_checks import TopicChecks
+from duewheel.kafka.topics.topic_checks import findings_of, timer_findings_of
 from duewheel.kafka.topics.transaction_settings import USUAL, unsurvivable
 
 _IN_SYNC_MIN = "min.insync.replicas"
@@ -23,31 +23,17 @@ _UNCLEAN = "unclean.leader.election.enable"
 _REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops all writes
 
 
-class _ChecksOfAStart(TopicChecks):
-    """Compares the topics of one description, and asks Kafka for none."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster.settings.kafka.client_options("admin"))
-        self._topics = cluster.topics
-
-    def topic_settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        return {name: dict(found) for name in names if (found := self._topics[name].config)}
-
-    def partition_counts(self, names: Sequence[str]) -> dict[str, int]:
-        """Also has topics that may not be described: their settings are not readable either."""
-        topics = [self._topics[name] for name in names]
-        return {topic.name: len(topic.partitions) for topic in topics if not topic.is_absent}
-
-
 def examine(cluster: Cluster) -> Findings:
     """Compares duewheel's topics with their requirements; checks all that are described."""
     settings, topics, remedies = cluster.settings, cluster.topics, cluster.remedies
-    checks = _ChecksOfAStart(cluster)
-    for found in checks.topic_findings(settings):
+    configs = {name: topic.config for name, topic in topics.items() if topic.config}
+    # Also of topics that may not be described: their settings are not readable either.
+    counts = {name: len(each.partitions) for name, each in topics.items() if not each.is_absent}
+    for found in findings_of(settings, configs, counts):
         yield as_finding(found, remedies)
     others = [name for name in cluster.timer_topics if name not in settings.timer.topics]
     matching = [name for name in others if topics[name].exists]
-    yield from check_matching(checks.timer_topic_findings(settings, matching), remedies)
+    yield from check_matching(timer_findings_of(settings, matching, configs), remedies)
     for topic in topics.values():
         if topic.exists:
             yield from check_durability(topic, remedies)

@@ -23,7 +23,56 @@ from duewheel.kafka.topics.requirements import (
 )
 from duewheel.kafka.topics.topic_reader import TopicReader
 
+Configs = Mapping[str, Mapping[str, str]]  # the settings of topics, as far as they are readable
+
 log = structlog.get_logger(__name__)
+
+
+def findings_of(
+    settings: Settings, configs: Configs, counts: Mapping[str, int]
+) -> list[TopicFinding]:
+    """Compares duewheel's topics, by their settings and their numbers of partitions."""
+    timer_plans = timer_topic_plans(settings)
+    timer_configs = [configs[plan.name] for plan in timer_plans if plan.name in configs]
+    return _compared([*timer_plans, *service_plans(settings, timer_configs)], configs, counts)
+
+
+def timer_findings_of(
+    settings: Settings, topics: Sequence[str], configs: Configs
+) -> dict[str, list[TopicFinding]]:
+    """Why existing topics should not be read as timer topics, by topic: their own settings, or too
+    little room for their messages in the topics of dead letters and replies. Also settings that
+    cannot be checked: the right is missing, or the broker hides them.
+    """
+    findings: dict[str, list[TopicFinding]] = {}
+    for topic in topics:
+        if topic not in configs:
+            findings[topic] = [TopicFinding(topic, TopicState.UNREADABLE)]
+            continue
+        plans = [timer_topic_plan(settings, topic), *room_plans(settings, configs[topic])]
+        findings[topic] = [
+            finding
+            for plan in plans
+            if plan.name in configs
+            for finding in compare(plan, 0, configs[plan.name])
+            if finding.state is TopicState.DIFFERS
+            or (finding.state is TopicState.WITHHELD and finding.topic == topic)
+        ]
+    return findings
+
+
+def _compared(
+    plans: Sequence[TopicPlan], configs: Configs, counts: Mapping[str, int]
+) -> list[TopicFinding]:
+    findings = []
+    for plan in plans:
+        if plan.name not in counts:
+            findings.append(TopicFinding(plan.name, TopicState.MISSING))
+        elif plan.name not in configs:
+            findings.append(TopicFinding(plan.name, TopicState.UNREADABLE))
+        else:
+            findings += compare(plan, counts[plan.name], configs[plan.name])
+    return findings
 
 
 class TopicChecks(TopicReader):
@@ -52,8 +101,9 @@ class TopicChecks(TopicReader):
             ConfigError: a topic is missing, or not as it must be: the numbers and the remedy.
         """
         plans = timer_topic_plans(settings)
-        configs = self.topic_settings([plan.name for plan in plans])
-        self._refuse_or_warn(self._compare(plans, configs))
+        names = [plan.name for plan in plans]
+        configs, counts = self.topic_settings(names), self.partition_counts(names)
+        self._refuse_or_warn(_compared(plans, configs, counts))
 
     def require_topics(self, settings: Settings, *, served: bool = False) -> None:
         """As `require_timer_topics`, for all of duewheel's topics.
@@ -81,51 +131,16 @@ class TopicChecks(TopicReader):
 
     def topic_findings(self, settings: Settings) -> list[TopicFinding]:
         """Checks duewheel's topics without creating, changing or refusing any."""
-        timer_plans = timer_topic_plans(settings)
         names = [*settings.timer.topics, *settings.service_topics.values()]
-        configs = self.topic_settings(names)
-        timer_configs = [configs[plan.name] for plan in timer_plans if plan.name in configs]
-        return self._compare([*timer_plans, *service_plans(settings, timer_configs)], configs)
+        return findings_of(settings, self.topic_settings(names), self.partition_counts(names))
 
     def timer_topic_findings(
         self, settings: Settings, topics: Sequence[str]
     ) -> dict[str, list[TopicFinding]]:
-        """Why existing topics should not be read as timer topics, by topic: their own settings,
-        or too little room for their messages in the topics of dead letters and replies. Also
-        settings that cannot be checked: the right is missing, or the broker hides them.
-        """
+        """As `timer_findings_of`, of topics as they are now."""
         services = sorted(settings.service_topics.values())
         configs = self.topic_settings([*topics, *services]) if topics else {}
-        findings: dict[str, list[TopicFinding]] = {}
-        for topic in topics:
-            if topic not in configs:
-                findings[topic] = [TopicFinding(topic, TopicState.UNREADABLE)]
-                continue
-            plans = [timer_topic_plan(settings, topic)]
-            plans += room_plans(settings, configs[topic])
-            findings[topic] = [
-                finding
-                for plan in plans
-                if plan.name in configs
-                for finding in compare(plan, 0, configs[plan.name])
-                if finding.state is TopicState.DIFFERS
-                or (finding.state is TopicState.WITHHELD and finding.topic == topic)
-            ]
-        return findings
-
-    def _compare(
-        self, plans: Sequence[TopicPlan], configs: Mapping[str, Mapping[str, str]]
-    ) -> list[TopicFinding]:
-        partitions = self.partition_counts([plan.name for plan in plans])
-        findings = []
-        for plan in plans:
-            if plan.name not in partitions:
-                findings.append(TopicFinding(plan.name, TopicState.MISSING))
-            elif plan.name not in configs:
-                findings.append(TopicFinding(plan.name, TopicState.UNREADABLE))
-            else:
-                findings += compare(plan, partitions[plan.name], configs[plan.name])
-        return findings
+        return timer_findings_of(settings, topics, configs)
 
     def _refuse_or_warn(self, findings: Sequence[TopicFinding]) -> None:
         address = self.clients.address
