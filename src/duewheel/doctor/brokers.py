@@ -48,20 +48,9 @@ def examine(cluster: Cluster) -> Findings:
     Raises:
         Ended: none is at the address that it advertises.
     """
-    # One of its own: a broker that is away would cost the other threads the cluster's connections.
-    with cluster.clients.opened(KafkaAdminClient, cluster.reader.deadline()) as admin:
-        brokers = advertised_brokers(admin)
-        answers = each_beside(
-            "examine", lambda broker: _answer(cluster, admin, *broker), brokers, _AT_A_TIME
-        )
+    answers = _ask(cluster)
     for answer in answers:
-        check = Check("broker_reachable", answer.name)
-        if answer.problem:
-            remedy = f"this host must reach {answer.place}, which the broker's advertised.listeners"
-            remedy += " name: correct them, or name resolution and firewall"
-            yield check.error(answer.problem, remedy)
-        else:
-            yield check.ok(f"{answer.place} answers, first after {answer.took_ms} ms")
+        yield _check_reachable(answer)
     reached = [answer for answer in answers if not answer.problem]
     if not reached:
         found = "no broker can be reached at the address that it advertises"
@@ -80,6 +69,17 @@ def examine(cluster: Cluster) -> Findings:
         yield from check_settings(answer.name, cluster.remedies, readable, limits)
 
 
+def _ask(cluster: Cluster) -> list[_Answer]:
+    # One of its own: a broker that is away would cost the other threads the cluster's connections.
+    with cluster.clients.opened(KafkaAdminClient, cluster.reader.deadline()) as admin:
+        return each_beside(
+            "examine",
+            lambda broker: _answer(cluster, admin, *broker),
+            advertised_brokers(admin),
+            _AT_A_TIME,
+        )
+
+
 def _answer(
     cluster: Cluster, admin: KafkaAdminClient, number: int, host: str, port: int
 ) -> _Answer:
@@ -95,6 +95,15 @@ def _answer(
         return _Answer(number, place, problem=str(error))
     took_ms = cluster.clock.boottime_ms() - began_ms
     return _Answer(number, place, took_ms, found.broker_version, dict(found.api_versions))
+
+
+def _check_reachable(answer: _Answer) -> DoctorFinding:
+    check = Check("broker_reachable", answer.name)
+    if not answer.problem:
+        return check.ok(f"{answer.place} answers, first after {answer.took_ms} ms")
+    remedy = f"this host must reach {answer.place}, which the broker's advertised.listeners"
+    remedy += " name: correct them, or name resolution and firewall"
+    return check.error(answer.problem, remedy)
 
 
 def check_version(name: str, version: tuple[int, ...]) -> DoctorFinding:

@@ -1,4 +1,4 @@
-"""Compares this host's clock with the clock of each broker.
+"""Compares this host's clock with the clock of each broker; host.py checks that NTP keeps it.
 
 A broker stamps a record of a LogAppendTime topic at a moment between the send and the answer, which
 bounds the difference. While this host is ahead of the brokers by more than

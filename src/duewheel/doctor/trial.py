@@ -26,7 +26,7 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.scratch import ScratchTopic, name_of
+from duewheel.doctor.scratch import ScratchTopic
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.ledger.command_ledger import BytesPosition, CommandLedger, LedgerSpec
@@ -76,7 +76,7 @@ class _Trial:
     def __init__(self, cluster: Cluster, scratch: ScratchTopic) -> None:
         self._cluster = cluster
         self._partition = KafkaPartition(scratch.topic, 0)
-        self._name = name_of(cluster.settings)
+        self._name = scratch.topic
         self._subject = f"transactional id {self._name}"
         self._run = uuid.uuid4().bytes  # a topic that stays has records of earlier trials
         self._limits = replace(shard_settings.publisher_limits(cluster.settings), stop_s=_STOP_S)
@@ -123,10 +123,12 @@ class _Trial:
             read = self._read_offset()
         except DuewheelError as error:
             return check.warning(str(error), f"{_UNNEEDED}; {_rights(self._name)}")
-        found = f"offset {_OFFSET} and {len(_METADATA)} characters of metadata came back"
-        if read is not None and (read.offset, read.metadata) == (_OFFSET, _METADATA):
-            return check.ok(found)
-        return check.warning(f"{found} as {read}", _UNNEEDED)
+        written = f"offset {_OFFSET} and {len(_METADATA)} characters of metadata"
+        if read is None:
+            return check.warning(f"{written} did not come back", _UNNEEDED)
+        if (read.offset, read.metadata) == (_OFFSET, _METADATA):
+            return check.ok(f"{written} came back")
+        return check.warning(f"{written} came back as {read}", _UNNEEDED)
 
     def _read_offset(self) -> OffsetAndMetadata | None:
         """Reads the group's offset, which appears a moment after the commit, with its marker."""
@@ -154,11 +156,9 @@ class _Trial:
         found = newest_records(self._cluster.clients, self._partition.topic, deadline)
         return {key for key, record in found.items() if record.value == self._run}
 
-    # ---- steps -----------------------------------------------------------------------------
-
     def _open(self) -> TrialLedger:
         settings, topic = self._cluster.settings, self._partition.topic
-        name = f"doctor.{settings.shard.index}"  # as `name_of`, with the app's
+        name = topic.removeprefix(f"{settings.app.id}.")  # the ledger adds that to its id
         spec = LedgerSpec("doctor", name, _POSITION, lambda read: BytesPosition(read or b""), topic)
         ledger = CommandLedger(settings, spec, self._cluster.clock, self._limits)
         self._ledgers.append(ledger)
