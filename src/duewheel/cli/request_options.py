@@ -20,6 +20,7 @@ OF_NEW_TIMER = (
     *("topic", "value", "key", "headers", "deliver_at", "delay", "level", "id", "tag"),
     *("expires_at", "if_pending", "timer_topic"),
 )
+_FLAG_OF = {"headers": "header", "duration": "for"}  # where it is not the field's name
 OF_PENDING_TIMERS = ("topic", "id", "key", "tag", "level", "since", "until")
 
 Options = dict[str, Any]  # click's, by parameter: the model that is made of them has the types
@@ -102,7 +103,7 @@ def _flag(model: type[RequestFields], name: str) -> str:
 
 
 def _as_flag(alias: str) -> str:
-    return f"--{'header' if alias == 'headers' else alias.replace('_', '-')}"
+    return f"--{_FLAG_OF.get(alias, alias).replace('_', '-')}"
 
 
 @functools.cache  # a schema takes milliseconds of each command

@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duewheel.api.requests import SelectivePause
 from duewheel.cli.command_help import CommandWithExamples
-from duewheel.cli.options import (
-    DURATION_MS,
-    Command,
-    one_of,
-    with_dry_run,
-    with_result,
-    with_settings,
-)
+from duewheel.cli.options import Command, one_of, with_dry_run, with_result, with_settings
 from duewheel.cli.output import Printer, labelled, say, with_sources
-from duewheel.cli.request_options import request_of
+from duewheel.cli.request_options import with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -97,12 +91,15 @@ def _with_part(command: Command) -> Command:
 
 @click.command(cls=CommandWithExamples)
 @_with_part
-@click.option(
-    "--for", "for_ms", type=DURATION_MS, help="of a topic or tag: until it resumes, as 2h or 30m"
+@with_fields(
+    SelectivePause,
+    *("duration", "note"),
+    duration="of a topic or tag: until it resumes, as 2h or 30m",
+    note="of a topic or tag: why",
 )
-@click.option("--note", default="", show_default=False, help="of a topic or tag: why")
+@with_request("given", SelectivePause)
 @with_result()
-def pause(settings: Settings, part: Part, for_ms: int | None, note: str, output: Printer) -> None:
+def pause(settings: Settings, part: Part, given: SelectivePause, output: Printer) -> None:
     """Pause ingest or dequeue, or the deliveries of one topic or tag.
 
     Ingest and dequeue are paused on this host until `resume`. The pause of a topic or tag is in
@@ -110,18 +107,15 @@ def pause(settings: Settings, part: Part, for_ms: int | None, note: str, output:
     `status` lists them. A target that does not exist yet, or that no timer topic is open for, is
     paused with a warning.
     """
-    from duewheel.api.requests import SelectivePause
     from duewheel.ops.shard.pause import set_paused
     from duewheel.ops.shard.selective_pause import doubts_about, pause_selection
 
     if isinstance(part, tuple):
-        duration = None if for_ms is None else f"{for_ms}ms"
-        request = request_of(SelectivePause, {"duration": duration, "note": note})
-        output.show(pause_selection(settings, SystemClock(), *part, request))
+        output.show(pause_selection(settings, SystemClock(), *part, given))
         kind, name = part
         if kind == "target" and (doubts := doubts_about(settings, name)):
             say(f"paused, but {', and '.join(doubts)}")
-    elif for_ms is not None or note:
+    elif given.model_fields_set:
         raise ConfigError("--for and --note are for --target, --timer-topic and --tag")
     else:
         output.show(set_paused(settings, part, on=True))

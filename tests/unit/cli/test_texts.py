@@ -449,7 +449,7 @@ def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) ->
         (["pause", "--target", "timers"], "'timers' is a topic of"),
         (["pause", "--target", "app.dead-letter"], "'app.dead-letter' is a topic of"),
         (["pause", "--timer-topic", "orders"], "'orders' is no timer topic of"),
-        (["pause", "--target", "orders", "--for", "2 moons"], "Invalid value for '--for'"),
+        (["pause", "--target", "orders", "--for", "2 moons"], '--for: "2 moons" is no duration'),
         (["pause", "--target", "orders", "--note", "a" * 256], "--note: "),
         (["pause", "--tag", "a" * 65], "a tag has 1 to 64 bytes of UTF-8"),
         (["resume", "--tag", "\udcff"], "a tag has 1 to 64 bytes of UTF-8"),
