@@ -70,6 +70,10 @@ class EvidenceReader:
         self.newest_ms: int | None = None
         self.begins_ms = np.full(1, ANY_TIME)
 
+    def lacks_receipts(self) -> None:
+        """Of any time some may be missing."""
+        self.begins_ms = np.full(1, NEVER)
+
     def add_receipts(self, reader: LogReader, ranges: OffsetRanges) -> None:
         """Adds all receipts of a topic, which has these ranges."""
         begins_ms = np.full(len(ranges), ANY_TIME)

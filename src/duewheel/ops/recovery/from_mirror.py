@@ -44,6 +44,7 @@ from duewheel.schemas.batches import NEVER, NO_KEY, OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import partition_name
 
 _STAMPED = "message.timestamp.type"
+_OF_IMPORT = MirrorRecovered.model_fields.keys() - {"cancelled"}  # its own are others
 _CHANGED = (
     "{lines} timers are written, which this call would not begin with: repeat the options of the "
     "first call. If these are the same, copied topics were made again or have lost records"
@@ -85,10 +86,11 @@ def recover(
         KafkaUnavailable: no answer in time.
         PublishDoubt: a transaction's outcome is unknown. A new run reads it.
     """
-    partitions = _lost_partitions(settings, prefix)
+    with factory.kafka_admin(settings) as admin:
+        partitions = _lost_partitions(settings, prefix, admin)
+        evidence = EvidenceReader([place for place, _ in partitions])
+        sources = _sources(settings, prefix, evidence, admin)
     clients = factory.kafka_clients(settings, "consumer")
-    evidence = EvidenceReader([place for place, _ in partitions])
-    sources = _sources(settings, prefix, evidence)
     name = f"from-mirror.{prefix}"
     ends = sent_position(settings, clock, name, dry_run=dry_run).ends
     topics = {f"{prefix}{topic}" for (topic, _), _ in partitions}
@@ -104,7 +106,7 @@ def recover(
         sent = import_lines(settings, clock, lines, TimerFields(), choice)
         not_taken = _not_taken(reader, ends)
     return MirrorRecovered(
-        dry_run=sent.dry_run,
+        **sent.model_dump(include=_OF_IMPORT),
         records=found.records,
         delivered=found.states[RecordState.LEFT],
         cancelled=found.states[RecordState.CANCELLED],
@@ -117,32 +119,25 @@ def recover(
         not_taken=not_taken,
         newest_record_ms=found.newest_ms,
         newest_receipt_ms=evidence.newest_ms,
-        already_done=sent.already_done,
-        written=sent.written,
-        past_due=sent.past_due,
-        refused=sent.refused,
-        earliest_due_ms=sent.earliest_due_ms,
-        latest_due_ms=sent.latest_due_ms,
-        targets=sent.targets,
-        missing_targets=sent.missing_targets,
     )
 
 
-def _lost_partitions(settings: Settings, prefix: str) -> list[tuple[TopicPartition, int]]:
+def _lost_partitions(
+    settings: Settings, prefix: str, topics: TopicReader
+) -> list[tuple[TopicPartition, int]]:
     """The timer partitions of the lost cluster, and the number of them in their topic.
 
     Raises:
         ConfigError: one of the timer topics has no mirror, or one from which nothing can be read,
             or that has another number of partitions.
     """
-    with TopicReader(settings.kafka.client_options("admin")) as topics:
-        mirrors = {
-            name: name.removeprefix(prefix)
-            for name in topics.topic_names()
-            if name.startswith(prefix) and name.removeprefix(prefix) in settings.timer_topics
-        }
-        configs = topics.topic_settings(list(mirrors))
-        counts = topics.partition_counts([*mirrors, *mirrors.values()])
+    mirrors = {
+        name: name.removeprefix(prefix)
+        for name in topics.topic_names()
+        if name.startswith(prefix) and name.removeprefix(prefix) in settings.timer_topics
+    }
+    configs = topics.topic_settings(list(mirrors))
+    counts = topics.partition_counts([*mirrors, *mirrors.values()])
     missing = set(settings.timer.topics).difference(mirrors.values())
     for topic in sorted(missing):
         raise ConfigError(f"{prefix}{topic}: no such topic, so {topic} has no mirror here")
@@ -164,17 +159,16 @@ def _lost_partitions(settings: Settings, prefix: str) -> list[tuple[TopicPartiti
 
 
 def _sources(
-    settings: Settings, prefix: str, evidence: EvidenceReader
+    settings: Settings, prefix: str, evidence: EvidenceReader, topics: TopicReader
 ) -> dict[str, Callable[[LogReader, OffsetRanges], None]]:
-    """The mirrored topics that show which timers have left, and how each is read."""
+    """The mirrored topics that show which timers have left, and how the evidence takes each."""
     wanted = {f"{prefix}{settings.dead_letter_topic}": evidence.add_dead_letters}
     receipts = f"{prefix}{settings.timer.receipts_topic}"
     if settings.timer.receipts_topic is not None:
         wanted[receipts] = evidence.add_receipts
-    with TopicReader(settings.kafka.client_options("admin")) as topics:
-        present = {n: each.config for n, each in topics.topics(list(wanted)).items() if each.exists}
+    present = {n: each.config for n, each in topics.topics(list(wanted)).items() if each.exists}
     if receipts not in present or "compact" in present[receipts].get("cleanup.policy", ""):
-        evidence.begins_ms = np.full(1, NEVER)  # compaction deletes earlier receipts of an id
+        evidence.lacks_receipts()  # compaction deletes earlier ones of an id
     return {name: add for name, add in wanted.items() if name in present}
 
 
