@@ -23,7 +23,7 @@ from tests.harness.sparkless_shard import SparklessShard
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
-from duewheel.ops.topics.closed_targets import is_open
+from duewheel.ops.topics.targets import is_open
 from duewheel.osutil.child_process import Child
 from duewheel.schemas.wire.single_record import Header
 

@@ -37,7 +37,7 @@ def send(writer: TimerWriter, timer: NewTimer, output: Printer) -> None:
     Refuses a timer that ingest would dead-letter, and says why.
     """
     from duewheel.ops.changes import requests
-    from duewheel.ops.changes.acceptance import is_missing
+    from duewheel.ops.topics.targets import is_missing
 
     output.show(requests.send(writer, timer))
     if timer.if_pending == "keep":

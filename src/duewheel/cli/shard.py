@@ -108,7 +108,8 @@ def pause(settings: Settings, part: Part, given: SelectivePause, output: Printer
     paused with a warning.
     """
     from duewheel.ops.shard.pause import set_paused
-    from duewheel.ops.shard.selective_pause import doubts_about, pause_selection
+    from duewheel.ops.shard.selective_pause import pause_selection
+    from duewheel.ops.topics.targets import doubts_about
 
     if isinstance(part, tuple):
         output.show(pause_selection(settings, SystemClock(), *part, given))

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+Advanced = Callable[[int, int | None], None]  # the amount done, of all; None: how many is unknown
+
+
+def unseen(_done: int, _total: int | None) -> None:
+    """For callers that show nothing."""
+
 
 def progress_bar() -> Progress:
     """A bar with description and count."""
@@ -56,8 +62,8 @@ def bar_of_bytes(text: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 @contextmanager
-def bar_of_count(text: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A function that draws how many are done, of all; None: of an unknown number."""
+def bar_of_count(text: str) -> Iterator[Advanced]:
+    """A function that draws how many are done."""
     with progress_bar() as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

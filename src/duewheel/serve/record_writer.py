@@ -7,7 +7,7 @@ import json
 from duewheel.api.change_records import BegunChange
 from duewheel.errors import ConfigError
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
-from duewheel.ops.topics.closed_targets import is_open
+from duewheel.ops.topics.targets import is_open
 
 
 class RecordWriter:

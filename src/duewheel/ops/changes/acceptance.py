@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from duewheel import factory
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, DuewheelError
+from duewheel.errors import ConfigError
 from duewheel.schemas.request.preview import rejection_of
 from duewheel.schemas.wire.single_record import Header
 
@@ -44,12 +44,3 @@ def require_accepted(
 def require_contract(settings: Settings) -> None:
     """Raises a ConfigError if no rules for timers can be made of the settings."""
     factory.contract(settings)
-
-
-def is_missing(settings: Settings, target: str) -> bool:
-    """Whether there is no such topic; False if this user may not know."""
-    try:
-        with factory.kafka_admin(settings) as admin:
-            return target not in admin.partition_counts([target])
-    except DuewheelError:
-        return False

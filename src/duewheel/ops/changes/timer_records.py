@@ -1,15 +1,31 @@
-"""Records of timer topics that a command writes exactly once, and the partition of each."""
+"""Records of timer topics that a command writes exactly once: the name of their source, and the
+partition of each.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from duewheel.errors import ConfigError
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.schemas.columns import binary
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.target_rules import Target
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+def require_source_name(name: str) -> None:
+    """Refuses a name of a source that cannot be a part of a key and of a transactional id.
+
+    Raises:
+        ConfigError: names it.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is no name: 1 to 200 of a-z A-Z 0-9 . _ -")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.acceptance import NOT_ALLOWED
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
-from duewheel.ops.how_far import Advanced, unseen
 from duewheel.ops.pages import place_text
+from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target

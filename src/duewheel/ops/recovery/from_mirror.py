@@ -34,11 +34,11 @@ from duewheel.errors import ConfigError
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.topic_reader import TopicReader
 from duewheel.ops.file_import.exactly_once import Choice, import_lines, sent_position
-from duewheel.ops.how_far import Advanced, unseen
 from duewheel.ops.recovery.decisions import RecordState, decide
 from duewheel.ops.recovery.evidence import NOTHING, Evidence, EvidenceReader, records_in
 from duewheel.ops.recovery.mirrored_lines import Lines, Waiting
 from duewheel.ops.recovery.mirrored_rows import MirroredRows, rows_of
+from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import NEVER, NO_KEY, OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import partition_name

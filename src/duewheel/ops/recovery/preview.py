@@ -35,8 +35,8 @@ from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import first_starts
-from duewheel.ops.how_far import Advanced, unseen
 from duewheel.osutil.signals import stop_signals
+from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import by_name, partition_name
 from duewheel.schemas.request.parser import parse

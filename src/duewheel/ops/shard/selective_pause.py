@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from itertools import chain
-
 from duewheel import factory
 from duewheel.api.limits import tag_octets
 from duewheel.api.requests import SelectivePause
@@ -15,9 +12,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.progress.pause_records import write_pause
-from duewheel.ops.changes.acceptance import is_missing
 from duewheel.ops.connection import ANSWER_S
-from duewheel.schemas.name_patterns import of_shell
 
 
 def pause_selection(
@@ -47,17 +42,6 @@ def resume_selection(settings: Settings, kind: PausedKind, name: str) -> PausedS
     """
     _write(settings, kind, name, None)
     return PausedSelection(kind=kind, name=name, paused=False, until_ms=None, note="")
-
-
-def doubts_about(settings: Settings, target: str) -> list[str]:
-    """Returns why no timer can have this target now; it may get its topic, or be opened, later."""
-    opened = chain.from_iterable(settings.timer.open_targets.values())
-    doubts = []
-    if re.search(of_shell(opened), target) is None:
-        doubts.append(f"no timer topic is open for {target!r}")
-    if is_missing(settings, target):
-        doubts.append(f"Kafka has no topic {target!r}")
-    return doubts
 
 
 def _require(settings: Settings, kind: PausedKind, name: str) -> None:

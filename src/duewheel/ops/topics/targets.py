@@ -1,0 +1,49 @@
+"""Whether timers may have a topic as their target now, and whether there is one."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+
+from duewheel import factory
+from duewheel.checkpoints.fs import READING_FS
+from duewheel.checkpoints.state_file import State
+from duewheel.config.setting_names import CLOSED, PARAMETERS
+from duewheel.config.settings import Settings
+from duewheel.errors import DuewheelError
+from duewheel.schemas.name_patterns import of_shell
+
+
+def is_open(settings: Settings, topic: str) -> bool:
+    """Returns whether the shard in the data directory has begun without this topic of duewheel's
+    own, and no `duewheel reconfigure` has added it: a producer could let duewheel write there.
+    Without a shard there it is not known, and False.
+    """
+    try:
+        with State.open(settings.storage.data_dir, READING_FS) as state:
+            mirror = state.mirror()
+        values = {} if mirror is None else mirror.progress.epochs.newest.values
+    except (DuewheelError, OSError):
+        return False
+    closed = values.get(PARAMETERS, {}).get(CLOSED)
+    return closed is not None and topic not in closed
+
+
+def is_missing(settings: Settings, target: str) -> bool:
+    """Whether there is no such topic; False if this user may not know."""
+    try:
+        with factory.kafka_admin(settings) as admin:
+            return target not in admin.partition_counts([target])
+    except DuewheelError:
+        return False
+
+
+def doubts_about(settings: Settings, target: str) -> list[str]:
+    """Returns why no timer can have this target now; it may get its topic, or be opened, later."""
+    opened = chain.from_iterable(settings.timer.open_targets.values())
+    doubts = []
+    if re.search(of_shell(opened), target) is None:
+        doubts.append(f"no timer topic is open for {target!r}")
+    if is_missing(settings, target):
+        doubts.append(f"Kafka has no topic {target!r}")
+    return doubts
