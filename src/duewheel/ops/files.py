@@ -1,10 +1,11 @@
-"""The files of a shard: opened for a command, or verified. No lock is taken: the shard's processes
-may run meanwhile.
+"""The files of a shard: opened for a command, polled, or verified. No lock is taken: the shard's
+processes may run meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from duewheel.api.files import CheckedFiles, FileFinding
@@ -20,6 +21,8 @@ from duewheel.errors import (
 )
 from duewheel.wheel.storage import full_check
 from duewheel.wheel.storage.data_directory import DataDirectory
+
+_POLL_S = 0.05
 
 
 def open_files(settings: Settings, fs: FileSystem = READING_FS) -> closing[DataDirectory]:
@@ -49,6 +52,14 @@ def open_state(settings: Settings, fs: FileSystem = READING_FS) -> State:
     """
     with _existing(settings):
         return State.open(settings.storage.data_dir, fs)
+
+
+def polled(is_so: Callable[[], bool], within_s: float) -> bool:
+    """Returns whether a process of the shard makes it so within that time."""
+    end_s = time.monotonic() + within_s
+    while not (found := is_so()) and time.monotonic() < end_s:
+        time.sleep(_POLL_S)
+    return found
 
 
 @contextmanager

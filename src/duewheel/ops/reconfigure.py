@@ -9,7 +9,6 @@ running shard may make its report outdated.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -36,6 +35,7 @@ from duewheel.errors import ConfigError, DuewheelError, RecoveryRefused
 from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.ops.files import polled
 from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import take_settings
 from duewheel.runtime.checkpointer import DurableCheckpoints
@@ -48,7 +48,6 @@ from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory, hold_role
 
 _TAKEN_S = 60.0  # a transaction in doubt, and a start, take a few seconds
-_POLL_S = 0.05
 
 
 def apply_settings(settings: Settings, *, dry_run: bool, rotate_key: bool = False) -> Reconfigured:
@@ -118,14 +117,11 @@ def _taken_by_dequeue(settings: Settings, publisher: KafkaPublisher, planned: Pl
     """
     with State.open(settings.storage.data_dir) as state:
         state.live.want_settings(take_settings.digest(settings))
-        end_s = time.monotonic() + _TAKEN_S
-        while state.live.wanted_settings:
-            if time.monotonic() > end_s:
-                raise DuewheelError(
-                    f"dequeue has not taken the settings within {_TAKEN_S:.0f} s: its log says "
-                    "why. It takes them as soon as it can; until then ingest waits"
-                )
-            time.sleep(_POLL_S)
+        if not polled(lambda: not state.live.wanted_settings, _TAKEN_S):
+            raise DuewheelError(
+                f"dequeue has not taken the settings within {_TAKEN_S:.0f} s: its log says why. "
+                "It takes them as soon as it can; until then ingest waits"
+            )
     progress = publisher.peek()
     assert progress is not None, "the plan was made from one"
     if factory.dequeue_config(settings).changes(progress, settings.wheel):

@@ -6,7 +6,6 @@ taken its record: from then on the former copy does not fire.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,13 +23,11 @@ from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
 from duewheel.ops.changes.written import result_of
-from duewheel.ops.files import open_state
+from duewheel.ops.files import open_state, polled
 from duewheel.ops.schedules.listing import find_schedules, require_schedule
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.partition_names import partition_name
-
-_PAUSE_S = 0.05
 
 
 class WrittenRecord(Protocol):
@@ -189,11 +186,11 @@ def await_taken(settings: Settings, records: Sequence[WrittenRecord], wait_s: fl
     """Returns which of these records, by Kafka's metadata, ingest has taken; waits until it has
     all.
     """
-    end_s = time.monotonic() + wait_s
+
+    def taken() -> list[bool]:
+        marks = state.commit().marks
+        return [marks.get((at.topic, at.partition), 0) > at.offset for at in records]
+
     with open_state(settings) as state:
-        while True:
-            marks = state.commit().marks
-            found = [marks.get((at.topic, at.partition), 0) > at.offset for at in records]
-            if all(found) or time.monotonic() >= end_s:
-                return found
-            time.sleep(_PAUSE_S)
+        polled(lambda: all(taken()), wait_s)
+        return taken()

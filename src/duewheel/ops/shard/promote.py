@@ -22,9 +22,7 @@ from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, RecoveryPending
-from duewheel.ops.files import open_state
-
-_POLL_S = 0.02
+from duewheel.ops.files import open_state, polled
 
 
 def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> Promoted:
@@ -40,14 +38,12 @@ def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_M
     try:
         _require_standby(state)
         state.live.want_promotion(clock.now_ms())
-        while state.standby or recovering(state) is not None:
-            if time.monotonic() - begun_s > wait_ms / 1000:
-                outcome = "not taken over" if state.standby else "not caught up"
-                raise RecoveryPending(
-                    f"after {wait_ms // 1000} s the standby has {outcome}: see its log, and "
-                    "`duewheel status`"
-                )
-            time.sleep(_POLL_S)
+        if not polled(lambda: not state.standby and recovering(state) is None, wait_ms / 1000):
+            outcome = "not taken over" if state.standby else "not caught up"
+            raise RecoveryPending(
+                f"after {wait_ms // 1000} s the standby has {outcome}: see its log, and "
+                "`duewheel status`"
+            )
     finally:
         if state.standby:
             state.live.withdraw_promotion()
