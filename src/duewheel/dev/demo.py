@@ -25,6 +25,7 @@ from kafka.errors import KafkaError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from duewheel import factory
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.config.values import as_millis
@@ -34,7 +35,6 @@ from duewheel.errors import DuewheelError, Unacknowledged
 from duewheel.java.find import find_java
 from duewheel.kafka.connect.bootstrap import require_connection
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.osutil.signals import interruptible
 from duewheel.osutil.tempdir import ScratchFolder
 from duewheel.prove.arrivals import ArrivalReader, committed_records
@@ -147,7 +147,7 @@ class Demo:
     def _make_topics(self, stack: ExitStack, settings: Settings) -> None:
         if self._given_servers:
             require_connection(settings)
-        admin = stack.enter_context(KafkaAdmin(settings.kafka.client_options("admin")))
+        admin = stack.enter_context(factory.kafka_admin(settings))
         if self._given_servers:
             made = [self._timer_topic, self._target, *settings.service_topics.values()]
             stack.callback(admin.delete_topics, made)

@@ -89,8 +89,7 @@ def _wanted(settings: Settings) -> int:
 def _take(settings: Settings, clock: factory.StoppableClock) -> None:
     """Runs 3. of the module's head."""
     with ExitStack() as stack:
-        options = settings.kafka.client_options("admin")
-        admin = stack.enter_context(KafkaAdmin(options, stopping=clock.stopping))
+        admin = stack.enter_context(factory.kafka_admin(settings, clock.stopping))
         admin.require_topics(settings, served=True)
         directory = factory.start_directory(settings, Role.DEQUEUE)
         stack.callback(directory.stop)
