@@ -7,18 +7,16 @@ test_record_batches.py    schemas/wire/batch_reader schemas/wire/record_reader k
 test_costs.py             schemas/wire/record_reader schemas/wire/record_rows
 test_records.py           schemas/wire/record_rows kafka/log/records client/replies
                           client/retry_headers ops/receipts schemas/receipts
-                          ops/dead_letters/listing
+                          ops/dead_letters/listing ops/recovery/evidence
                           checkpoints/json_fields
                           checkpoints/import_position checkpoints/relay_position
                           checkpoints/reshard_records
                           checkpoints/held_copies checkpoints/pauses
 test_requests.py          schemas/request/parser schemas/dead_letters schemas/wire/copy_mac
+                          ops/recovery/mirrored_rows
 test_lines_and_bodies.py  ops/file_import/line_records ops/schedules/schedule_record serve/app
-                          client/handle
+                          client/handle ops/relay/outbox_rows
 test_config.py            config/settings config/durations
-test_recovery_and_outbox.py
-                          ops/recovery/mirrored_rows ops/recovery/evidence ops/relay/outbox_rows
-                          schemas/receipts
 test_values_and_tokens.py registry/values registry/decoder serve/access
 test_checkpoints.py       checkpoints/state_file checkpoints/progress checkpoints/progress_mirror
                           checkpoints/durable_checkpoint checkpoints/cancel_bounds

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from fastapi.testclient import TestClient
@@ -24,19 +25,22 @@ from tests.harness.served import (
     settings_of,
 )
 
+from duewheel import factory
 from duewheel.api.dead_letters import ReplayFilter
 from duewheel.api.requests import TimerFields
 from duewheel.api.schedules import NewSchedule
 from duewheel.client.handle import RecallHandle
 from duewheel.clock import Clock
-from duewheel.config.settings import Settings
+from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.dead_letters import replay
 from duewheel.ops.file_import.line_records import fields_of, record_of
+from duewheel.ops.relay.outbox_rows import OutboxRow, record_of_row
 from duewheel.ops.schedules import changes
 from duewheel.ops.schedules.changes import WrittenSchedule
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
+from duewheel.schemas.request.preview import previews_of
 from duewheel.serve.access import Access
 from duewheel.wheel.target_rules import Target
 
@@ -88,6 +92,30 @@ EVERY = {
     "timer_topic": "timers",
 }
 REPLAY = {"code": "bad_due_time", "to_topic": "orders", "limit": 10, "dry_run": True}
+ROW = OutboxRow(
+    7,
+    UUID("0f8fad5b-d9cb-469f-a165-70867728950e"),
+    "orders.delayed",
+    "order-42",
+    b"pay\xff",
+    "orders",
+    NOW_MS + 900_000,
+    "reminder-42",
+    "sale",
+    False,
+    '{"trace": "1"}',
+)
+# What a column of the database may hold in the place of its own.
+COLUMNS: dict[str, st.SearchStrategy[Any]] = {
+    "timer_topic": st.text(max_size=5) | st.sampled_from(["orders", "orders.delayed\n", "x" * 300]),
+    "key": st.none() | st.text(max_size=5),
+    "value": st.none() | st.binary(max_size=5),
+    "target": st.none() | st.text(max_size=5) | st.just("orders.delayed"),
+    "due_ms": st.none() | st.integers(-(2**63), 2**63 - 1),
+    "timer_id": st.text(max_size=5) | st.just("ü" * 40_000),
+    "tag": st.none() | st.text(max_size=5) | st.just("x" * 300),
+    "cancels": st.booleans(),
+}
 
 
 @pytest.fixture(scope="module")
@@ -183,3 +211,29 @@ def test_any_handle(damage: Change, data: st.DataObject) -> None:
     text = damage(data, HANDLE.encode().encode()).decode(errors="surrogateescape")
     with suppress(InvalidTimer):
         assert RecallHandle.decode(text) == HANDLE, "its checksum finds a change"
+
+
+@pytest.fixture(scope="module")
+def relaying() -> Settings:
+    timer = {"topics": ["orders.delayed"], "targets": ["*"], "max_delay": "36500d"}
+    return load(None, {"timer": timer | {"roll_window": "1h", "margin": "5m"}})
+
+
+@given(data=st.data())
+def test_any_row_of_an_outbox(
+    relaying: Settings, damage: Change, alter: Change, data: st.DataObject
+) -> None:
+    """Refused, or a record of its timer topic that ingest accepts or refuses."""
+    names = data.draw(st.sets(st.sampled_from(sorted(COLUMNS)), max_size=3))
+    row = ROW._replace(**{name: data.draw(COLUMNS[name]) for name in sorted(names)})
+    if data.draw(st.booleans()):
+        changed = data.draw(st.sampled_from([damage, alter]))(data, (row.headers or "").encode())
+        row = row._replace(headers=changed.decode(errors="replace").replace("\0", ""))
+    try:
+        record = record_of_row(relaying, row, NOW_MS)
+    except ConfigError:
+        return
+    assert record.timer_topic == "orders.delayed"
+    request = [(record.key, record.value, record.headers)]
+    (seen,) = previews_of(factory.contract(relaying), record.timer_topic, request, NOW_MS)
+    assert seen is not None

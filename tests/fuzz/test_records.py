@@ -29,6 +29,7 @@ from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import Record, records_of
 from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.ops.receipts import matches
+from duewheel.ops.recovery.evidence import EvidenceReader, timer_keys
 from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.header_names import (
     ANSWER,
@@ -124,6 +125,22 @@ def test_any_receipt(damage: Change, alter: Change, data: st.DataObject) -> None
     check_receipt(data.draw(st.sampled_from([damage, alter]))(data, RECEIPT))
     found = Receipt.parse(None, RECEIPT, 0)
     assert found is not None and found.target == "orders"
+
+
+@given(data=st.data())
+def test_any_mirrored_receipt(damage: Change, alter: Change, data: st.DataObject) -> None:
+    """Evidence is only what `receipts` lists as a receipt of this partition."""
+    value = data.draw(st.sampled_from([damage, alter]))(data, RECEIPT)
+    key = damage(data, b"order")
+    reader, listed = EvidenceReader([PLACE]), Receipt.parse(key, value, 0)
+    fetched = fetched_of(sealed_body(encode(0, key, value, []), 1))
+    for read in committed_records([fetched], {PLACE: (0, 1)}):
+        taken = reader._add_receipts(read)  # noqa: SLF001 - with a reader it needs Kafka
+        evidence = reader.by_place()
+        assert len(taken) == len(evidence) <= 1
+        if evidence:
+            assert listed is not None and listed.source.startswith("timers-0@")
+            assert evidence[0].left(timer_keys([key], [listed.due_ms])).tolist() == [1]
 
 
 @given(data=st.data())

@@ -5,6 +5,7 @@ comes out of the wheel with the bytes that it came with.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from tests.harness.timer_rows import suite_parameters
 from tests.property.plain_contract import PlainRecord, check
 from tests.property.plain_contract import table as records_table
 
+from duewheel.ops.recovery.mirrored_rows import Kind, MirroredRows, rows_of
 from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.header_names import COPY_MAC, DROP_IN, LEVELS_MS, REQUEST
@@ -303,3 +305,20 @@ def test_any_copy(damage: Change, data: st.DataObject, names: list[str], change:
     assert is_own == (mac[0][1] == signature)
     batch = parse(records, UNDER)
     assert len(batch) == 1 and (batch.origin_offset >= 0).all()
+
+
+@given(data=st.data(), asked=records())
+def test_any_mirrored_records(
+    damage: Change, data: st.DataObject, asked: list[tuple[int, list[str]]]
+) -> None:
+    """Each is a row or counted; two that are equal stay two, as neighbours."""
+    rows = [(at, [(name, value_of(name, damage, data)) for name in names]) for at, names in asked]
+    others = Counter[str]()
+    one = table(rows).set_column(1, "partition", pa.array([0] * len(rows), pa.int32()))
+    found = rows_of(read_records(one), ("timers", 0), CONTRACT, others)
+    assert len(found) == len(rows)
+    assert sum(others.values()) == np.count_nonzero(found.kind == Kind.OTHER)
+    timers = found.kind < Kind.CANCEL
+    assert np.all(found.timestamp_ms == [at for at, _ in rows])
+    assert np.all((found.first_offset >= 0)[timers & (found.kind == Kind.COPY)])
+    assert len(MirroredRows.joined([found, found]).without_repeats()) >= len(set(found.record))

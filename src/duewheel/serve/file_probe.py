@@ -32,7 +32,7 @@ class FileProbe(Generic[T]):
         """Reads, or joins the read that runs.
 
         Raises:
-            TimeoutError: it has not ended in time; it goes on.
+            TimeoutError: it has not ended in time, and continues.
         """
         if self._running is None or self._running.done():
             self._running = asyncio.wrap_future(beside("probe", self._read))

@@ -103,8 +103,7 @@ class ServeMetrics:
 
     async def text(self) -> bytes:
         """All families as of now."""
-        found: Sequence[Metric] = ()
+        self._of_shard = ()
         with suppress(OSError, DuewheelError):  # /readyz has the reason
-            found = await self._read()
-        self._of_shard = found
+            self._of_shard = await self._read()
         return self._text()
