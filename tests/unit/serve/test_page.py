@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.harness.local_world import NOW_MS
@@ -14,6 +16,8 @@ from tests.harness.served import (
     settings_of,
 )
 
+from duewheel.api.limits import BUCKETS_MAX
+from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.page import POLICY, page_files
@@ -120,6 +124,53 @@ def test_every_operation_that_is_called_exists(tmp_path: Path) -> None:
     }
     assert len(called) > 10
     assert called <= paths
+
+
+def test_the_bounds_of_inputs_are_those_of_the_api(tmp_path: Path) -> None:
+    described = make_app(settings_of(tmp_path), ManualClock(NOW_MS), Access()).openapi()
+    limits: dict[str, dict[str, Any]] = {}  # by operation or model, and field
+    for operations in described["paths"].values():
+        for operation in operations.values():
+            fields = {each["name"]: each["schema"] for each in operation.get("parameters", [])}
+            limits[operation["operationId"]] = fields
+    limits |= {
+        name: model.get("properties", {})
+        for name, model in described["components"]["schemas"].items()
+    }
+
+    def limit(owner: str, field: str) -> set[int]:
+        schema = limits[owner][field]
+        parts = [schema, *schema.get("anyOf", [])]
+        return {each[key] for each in parts for key in ("maxLength", "maximum") if key in each}
+
+    searches = {
+        "timers": "list_timers",
+        "receipts": "list_receipts",
+        "dead_letters": "list_dead_letters",
+        "schedules": "list_schedules",
+    }
+    found = 0
+    for script, operation in searches.items():
+        bounds = re.findall(r'name: "(\w+)",.*?maxlength: (\d+)', SCRIPTS[f"{script}.js"])
+        found += len(bounds)
+        for field, bound in bounds:
+            assert limit(operation, field) == {int(bound)}, (script, field)
+    assert found == 8
+    for script, text, owner, field in (
+        ("dead_letters", "REPLAY_MAX = ", "Replay", "limit"),
+        ("dead_letters", "chosen = input({ value: present, maxlength: ", "Replay", "code"),
+        ("dead_letters", "topic = input({ maxlength: ", "Replay", "to_topic"),
+        ("timers", "AT_MOST = ", "BulkCancel", "at_most"),
+        ("schedules", "asks: () => input({ maxlength: ", "Pause", "note"),
+    ):
+        (bound,) = re.findall(rf"{re.escape(text)}([\d_]+)", SCRIPTS[f"{script}.js"])
+        assert limit(owner, field) == {int(bound)}, (script, field)
+    days, buckets = (
+        re.search(rf"{name} = (\d+)", SCRIPTS[script])
+        for name, script in (("LONGEST_DELAY_MS", "main.js"), ("HORIZON_BARS_MAX", "ranges.js"))
+    )
+    assert days and TimerSection().max_delay == timedelta(days=int(days[1]))
+    assert buckets and int(buckets[1]) < BUCKETS_MAX
 
 
 def test_modules_are_of_a_size_to_read() -> None:

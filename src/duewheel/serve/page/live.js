@@ -90,7 +90,8 @@ export class Live {
     this.lateness = new Samples();
   }
 
-  showStatus({ role, pending, delivered, dequeue, ingest, disk, not_ready: reasons }, at) {
+  showStatus({ role, pending, delivered, dequeue, ingest, disk, ...status }, at) {
+    const { not_ready: reasons, conditions } = status;
     const { tiles } = this;
     const counts = role === "standby" ? "of the owner" : "cancelled ones included";
     tiles.pending.show(or(pending, count, null), or(pending, () => counts, "in a recovery"));
@@ -116,8 +117,8 @@ export class Live {
     const since = wait ? "wait for their topic" : "since dequeue began";
     tiles.letters.show(or(letters, count, null), since, letters ? "warn" : "");
     const { free_bytes: free, min_free_bytes: least } = disk;
-    const isLow = free < 2 * least;
-    tiles.disk.show(bytes(free), `free; ingest stops at ${bytes(least)}`, isLow ? "bad" : "");
+    const full = conditions.find(({ name }) => name === "disk_full" || name === "disk");
+    tiles.disk.show(bytes(free), `free; ingest stops at ${bytes(least)}`, full?.kind);
   }
 
   /** @param {object} found of /v1/lateness */

@@ -27,7 +27,7 @@ const CHANGES = {
     action: "Pause",
     grave: false,
     says: ["No instant fires until it is resumed. What it misses is not made up for.", MEANWHILE],
-    asks: () => input({ maxlength: 80 }),
+    asks: () => input({ maxlength: 255 }),
     done: "is paused",
   },
   resume: {

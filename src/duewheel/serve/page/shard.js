@@ -146,16 +146,14 @@ function processRows({ run, ...status }, name) {
 
 function crowdOf({ oldest_ms: next, within_s: within, slot_max: largest, ...stats }, { bounds }) {
   const limit = bounds.hot_slot_rows.value;
-  const isHot = limit !== null && largest > limit;
   const rule = or(limit, (n) => `the limit is ${count(n)}`, "no limit (dequeue.hot_slot is none)");
-  const slot = el("span", `${counted(largest, "timer")}; `, isHot ? tag(rule, "warn") : rule);
   const { pending, next_hour: soon, per_second_max: most } = stats.rolls;
   return [
     list([
       ["Next", or(next, moment, "none")],
       ["Within a second", counted(within["1"] ?? 0, "timer")],
       ["Within a minute", counted(within["60"] ?? 0, "timer")],
-      ["Largest slot", slot],
+      ["Largest slot", `${counted(largest, "timer")}; ${rule}`],
       ["After the roll window", `${counted(pending, "timer")}, written to Kafka again before`],
       ["Of these within an hour", `${count(soon)}, at most ${count(Math.round(most))} a second`],
       ["After the wheel's reach", `${counted(stats.beyond_ring, "timer")}, in files until then`],
