@@ -11,7 +11,7 @@ import click
 from duewheel.api.requests import NamedTimers, NewTimer, Replacement, TimerFilter
 from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import with_dry_run, with_writer
-from duewheel.cli.output import Printer, say
+from duewheel.cli.output import Printer, labelled, say
 from duewheel.cli.replies import ReplyWait, say_what_keep_does, show_answer, with_wait
 from duewheel.cli.request_options import OF_NEW_TIMER, OF_PENDING_TIMERS, with_fields, with_request
 from duewheel.errors import ConfigError, Conflict
@@ -108,9 +108,8 @@ def cancel_matching(
         result = matching.result(dry_run=True)
     else:
         result = cancel_all(writer, matching, reply=wait.seconds > 0).after(wait.seconds)
-    shown = result
-    if dry_run and not output.is_json:
-        shown = result.model_copy(update={"written": result.matched})
+    would_write = {"written": result.matched} if dry_run else {}
+    shown = result if output.is_json else {**labelled(result), **would_write}
     output.show(shown, hidden=("sample",))
     reply_topic = writer.settings.timer.reply_topic
     awaits = reply_topic is not None and wait.seconds > 0 and not dry_run

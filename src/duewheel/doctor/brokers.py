@@ -72,11 +72,9 @@ def examine(cluster: Cluster) -> Findings:
 def _ask(cluster: Cluster) -> list[_Answer]:
     # One of its own: a broker that is away would cost the other threads the cluster's connections.
     with cluster.clients.opened(KafkaAdminClient, cluster.reader.deadline()) as admin:
+        brokers = advertised_brokers(admin)
         return each_beside(
-            "examine",
-            lambda broker: _answer(cluster, admin, *broker),
-            advertised_brokers(admin),
-            _AT_A_TIME,
+            "examine", lambda broker: _answer(cluster, admin, *broker), brokers, _AT_A_TIME
         )
 
 
