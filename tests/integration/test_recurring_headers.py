@@ -78,6 +78,7 @@ def by_commands(shard: WholeShard) -> None:
     assert (due(firings(shard, b"often"))[-1] - instants[0]) % EVERY_MS == 0, "its phase is kept"
     yearly = ("--cron", "0 8 1 1 *", "--zone", "Europe/Berlin")
     schedule("set", "often", *yearly, *message)
+    shard.wait(lambda: listed("often")["every_ms"] is None)  # perhaps not taken yet
     changed = listed("often")
     assert (changed["cron"], changed["every_ms"]) == ("0 8 1 1 *", None)
     lines = schedule("next", "often").splitlines()
