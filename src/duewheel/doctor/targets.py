@@ -9,7 +9,8 @@ from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.topics.description import Topic
-from duewheel.kafka.topics.requirements import message_room
+
+_BYTES_MAX = "max.message.bytes"
 
 
 def examine(cluster: Cluster) -> Findings:
@@ -43,17 +44,21 @@ def check_open_targets(timer: TimerSection) -> Findings:
 
 
 def check_sizes(timers: Sequence[Topic], targets: Sequence[Topic], remedies: Remedies) -> Findings:
-    """Checks that a target takes every message that a timer topic takes, with its added headers."""
-    needed = message_room([topic.config for topic in timers], "the headers of a delivery")
-    if not any(needed.setting in topic.config for topic in timers):
+    """Checks that a target takes every message that a timer topic takes."""
+    sizes_max = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
+    if not sizes_max:
         return
+    needed = max(sizes_max)
     for target in targets:
-        if needed.setting not in target.config:
+        if _BYTES_MAX not in target.config:
             continue
-        most = target.config[needed.setting]
-        yield Check("message_size", f"topic {target.name}").of(
-            "ok" if needed.holds(most) else "warning",
-            f"{needed.setting} is {most}, wanted is {needed.wanted}: {needed.reason}. A larger "
-            "message becomes a dead letter",
-            remedies.setting(target.name, f"{needed.setting}={needed.value}"),
-        )
+        most = int(target.config[_BYTES_MAX])
+        check = Check("message_size", f"topic {target.name}")
+        found = f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
+        if most >= needed:
+            yield check.ok(found)
+        else:
+            yield check.warning(
+                f"{found}: a larger message becomes a dead letter",
+                remedies.setting(target.name, f"{_BYTES_MAX}={needed}"),
+            )

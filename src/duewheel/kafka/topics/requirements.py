@@ -194,7 +194,7 @@ def service_plans(
     if timer.reply_topic is not None:
         requirements = (
             Requirement("cleanup.policy", "delete", "compaction drops answers that share a key"),
-            message_room(timer_configs, "the answer"),
+            _room(timer_configs, "the answer"),
             _at_least("retention.ms", _ANSWERS_KEPT_MS, "a requester may be offline for a day"),
         )
         plans.append(TopicPlan(timer.reply_topic, requirements))
@@ -222,7 +222,7 @@ def dead_letter_plan(settings: Settings, timer_configs: Iterable[Mapping[str, st
     kept_ms = as_millis(settings.timer.longest_outage)
     requirements = (
         Requirement("cleanup.policy", "delete", "compaction drops dead letters"),
-        message_room(timer_configs, "the error"),
+        _room(timer_configs, "the error"),
         Requirement("retention.ms", _UNLIMITED, "that is longest_outage", ">=", kept_ms),
         Requirement("retention.bytes", _UNLIMITED, "a limit by size drops dead letters"),
         _PLAIN,
@@ -245,13 +245,13 @@ def state_plan(settings: Settings) -> TopicPlan:
 
 def room_plans(settings: Settings, timer_config: Mapping[str, str]) -> list[TopicPlan]:
     """The requirements of the messages of one timer topic on the other topics."""
-    rooms = {settings.dead_letter_topic: message_room([timer_config], "the error")}
+    rooms = {settings.dead_letter_topic: _room([timer_config], "the error")}
     if settings.timer.reply_topic is not None:
-        rooms[settings.timer.reply_topic] = message_room([timer_config], "the answer")
+        rooms[settings.timer.reply_topic] = _room([timer_config], "the answer")
     return [TopicPlan(topic, (room,)) for topic, room in rooms.items()]
 
 
-def message_room(timer_configs: Iterable[Mapping[str, str]], added: str) -> Requirement:
+def _room(timer_configs: Iterable[Mapping[str, str]], added: str) -> Requirement:
     """Room for the largest timer message with its added headers."""
     timer_max = max((int(config.get(_BYTES_MAX, 0)) for config in timer_configs), default=0)
     reason = f"that is the timer topics' {timer_max} and {ERROR_HEADERS_BYTES_MAX} for {added}"
