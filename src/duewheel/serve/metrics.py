@@ -103,7 +103,8 @@ class ServeMetrics:
 
     async def text(self) -> bytes:
         """All families as of now."""
-        self._of_shard = ()
+        of_shard: Sequence[Metric] = ()
         with suppress(OSError, DuewheelError):  # /readyz has the reason
-            self._of_shard = await self._read()
+            of_shard = await self._read()
+        self._of_shard = of_shard  # after the wait, in which another request sets its own
         return self._text()
