@@ -206,12 +206,7 @@ class _Topic:
         rows = len(self._columns["key"])
         return [
             Tally(
-                {
-                    "type": _EXISTS,
-                    "kwargs": {"column": name},
-                    "severity": "warning",
-                    "meta": {"code": f"{_EXISTS}({name})", "reason": reason},
-                },
+                _expectation(_EXISTS, {"column": name}, "warning", reason),
                 success=False,
                 rows=rows,
                 nulls=rows,
@@ -224,12 +219,11 @@ class _Topic:
     def _of_type(self, name: str, kind: str | None, values: list[Any], rows: list[int]) -> Tally:
         """The finding of values that have another type than most."""
         code = "expect_column_values_to_be_of_type"
-        meta = {"code": f"{code}({name})", "reason": f"most values are of the type {kind}"}
-        kwargs = {"column": name, "type_": kind}
+        reason, kwargs = f"most values are of the type {kind}", {"column": name, "type_": kind}
         some = rows[:EXAMPLES_MAX]
         sources = self._sources.names(np.array(some, np.int64))
         return Tally(
-            {"type": code, "kwargs": kwargs, "severity": "critical", "meta": meta},
+            _expectation(code, kwargs, "critical", reason),
             success=False,
             rows=len(values),
             nulls=sum(value is None for value in values),
@@ -248,7 +242,7 @@ class _Topic:
 def _suite(topic: str, path: Path) -> dict[str, Any]:
     """Reads a suite, in the form of those that ship with duewheel."""
     try:
-        found = [_expectation(each) for each in json.loads(path.read_bytes())["expectations"]]
+        found = [_given_expectation(each) for each in json.loads(path.read_bytes())["expectations"]]
         if found:
             return {"expectations": found}
         why = "it has no expectations"
@@ -259,19 +253,20 @@ def _suite(topic: str, path: Path) -> dict[str, Any]:
     raise ConfigError(f'timer.topic."{topic}".suite: {path} cannot be used: {why}')
 
 
-def _expectation(given: Mapping[str, Any]) -> dict[str, Any]:
-    kind, kwargs = given["type"], given.get("kwargs", {})
-    column = kwargs.get("column")
+def _given_expectation(given: Mapping[str, Any]) -> dict[str, Any]:
     notes = given.get("notes") or ""
-    return {
-        "type": kind,
-        "kwargs": dict(kwargs),
-        "severity": given.get("severity") or "critical",
-        "meta": {
-            "code": kind if column is None else f"{kind}({column})",
-            "reason": notes if isinstance(notes, str) else "\n".join(notes),
-        },
-    }
+    reason = notes if isinstance(notes, str) else "\n".join(notes)
+    kwargs, severity = dict(given.get("kwargs", {})), given.get("severity") or "critical"
+    return _expectation(given["type"], kwargs, severity, reason)
+
+
+def _expectation(
+    kind: str, kwargs: Mapping[str, Any], severity: str, reason: str
+) -> dict[str, Any]:
+    column = kwargs.get("column")
+    code = kind if column is None else f"{kind}({column})"
+    meta = {"code": code, "reason": reason}
+    return {"type": kind, "kwargs": kwargs, "severity": severity, "meta": meta}
 
 
 def _columns(suite: Mapping[str, Any]) -> set[str]:
