@@ -50,8 +50,9 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic]:
     Raises:
         ConfigError: it cannot be created.
     """
-    name, call_s = name_of(cluster.settings), cluster.reader.deadline().remaining_s()
-    with KafkaAdmin(cluster.settings.kafka.client_options("admin"), call_s) as admin:
+    settings, name = cluster.settings, name_of(cluster.settings)
+    call_s = settings.dequeue.call_deadline.total_seconds()
+    with KafkaAdmin(settings.kafka.client_options("admin"), call_s) as admin:
         existed = name in admin.partition_counts([name])
         if not existed:
             partitions = max(1, len(admin.call("list brokers", advertised_brokers)))
