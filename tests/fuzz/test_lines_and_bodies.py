@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.local_world import NOW_MS
+from tests.harness.outbox_row import outbox_row, relay_settings
 from tests.harness.served import (
     CHANGING,
     TOKEN,
@@ -31,12 +31,12 @@ from duewheel.api.requests import TimerFields
 from duewheel.api.schedules import NewSchedule
 from duewheel.client.handle import RecallHandle
 from duewheel.clock import Clock
-from duewheel.config.settings import Settings, load
+from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.dead_letters import replay
 from duewheel.ops.file_import.line_records import fields_of, record_of
-from duewheel.ops.relay.outbox_rows import OutboxRow, record_of_row
+from duewheel.ops.relay.outbox_rows import record_of_row
 from duewheel.ops.schedules import changes
 from duewheel.ops.schedules.changes import WrittenSchedule
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
@@ -92,19 +92,7 @@ EVERY = {
     "timer_topic": "timers",
 }
 REPLAY = {"code": "bad_due_time", "to_topic": "orders", "limit": 10, "dry_run": True}
-ROW = OutboxRow(
-    7,
-    UUID("0f8fad5b-d9cb-469f-a165-70867728950e"),
-    "orders.delayed",
-    "order-42",
-    b"pay\xff",
-    "orders",
-    NOW_MS + 900_000,
-    "reminder-42",
-    "sale",
-    False,
-    '{"trace": "1"}',
-)
+ROW = outbox_row(tag="sale", headers='{"trace": "1"}')
 # What a column of the database may hold in the place of its own.
 COLUMNS: dict[str, st.SearchStrategy[Any]] = {
     "timer_topic": st.text(max_size=5) | st.sampled_from(["orders", "orders.delayed\n", "x" * 300]),
@@ -215,8 +203,7 @@ def test_any_handle(damage: Change, data: st.DataObject) -> None:
 
 @pytest.fixture(scope="module")
 def relaying() -> Settings:
-    timer = {"topics": ["orders.delayed"], "targets": ["*"], "max_delay": "36500d"}
-    return load(None, {"timer": timer | {"roll_window": "1h", "margin": "5m"}})
+    return relay_settings()
 
 
 @given(data=st.data())

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.schema_registry import (
-    ORDER_AVRO,
-    ORDER_JSON,
+    AVRO,
+    JSON,
+    PROTOBUF,
     SchemaRegistry,
     avro,
     framed,
-    orders_descriptor,
-    schema_registry,
+    orders_registry,
 )
 
 from duewheel.config.keys_and_defaults import RegistrySection, ServeSection
@@ -26,7 +26,7 @@ from duewheel.serve.access import TOKEN_CHARACTERS_MIN, Access
 
 Change = Callable[[st.DataObject, bytes], bytes]
 
-AVRO, JSON, PROTOBUF, OTHER = 1, 2, 3, 4
+OTHER = 4
 BODIES = {
     AVRO: avro({"number": 7, "note": "soon"}),
     JSON: b'{"number": 7, "note": ["soon"]}',
@@ -40,10 +40,7 @@ admin abcdef0123456789abcd
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[SchemaRegistry]:
-    with schema_registry() as server:
-        server.add(AVRO, ORDER_AVRO)
-        server.add(JSON, ORDER_JSON, "JSON")
-        server.add(PROTOBUF, orders_descriptor(), "PROTOBUF")
+    with orders_registry() as server:
         yield server
 
 

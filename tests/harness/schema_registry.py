@@ -30,6 +30,7 @@ ORDER_JSON = {
     "properties": {"number": {"type": "integer"}},
     "required": ["number"],
 }
+AVRO, JSON, PROTOBUF = 1, 2, 3  # the numbers of an order's schemas
 
 
 class SchemaRegistry:
@@ -81,6 +82,16 @@ def schema_registry() -> Iterator[SchemaRegistry]:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield registry
         server.shutdown()
+
+
+@contextmanager
+def orders_registry() -> Iterator[SchemaRegistry]:
+    """One with the schema of an order as AVRO, JSON and PROTOBUF."""
+    with schema_registry() as server:
+        server.add(AVRO, ORDER_AVRO)
+        server.add(JSON, ORDER_JSON, "JSON")
+        server.add(PROTOBUF, orders_descriptor(), "PROTOBUF")
+        yield server
 
 
 def framed(number: int, body: bytes) -> bytes:

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.schema_registry import (
     ORDER_AVRO,
-    ORDER_JSON,
     SchemaRegistry,
     avro,
     framed,
     orders_descriptor,
+    orders_registry,
     schema_registry,
 )
 
@@ -36,20 +36,14 @@ ORDER = {"number": 7, "note": "soon"}
 
 @pytest.fixture
 def registry() -> Iterator[SchemaRegistry]:
-    with schema_registry() as server:
-        server.add(1, ORDER_AVRO)
-        server.add(2, ORDER_JSON, "JSON")
-        server.add(3, orders_descriptor(), "PROTOBUF")
+    with orders_registry() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[RegistryValues]:
     """For many examples."""
-    with schema_registry() as server:
-        server.add(1, ORDER_AVRO)
-        server.add(2, ORDER_JSON, "JSON")
-        server.add(3, orders_descriptor(), "PROTOBUF")
+    with orders_registry() as server:
         values = RegistryValues(RegistrySection(url=server.url))
         yield values
         values._end()  # noqa: SLF001 - as below

@@ -5,43 +5,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
+from tests.harness.local_world import NOW_MS
+from tests.harness.outbox_row import outbox_row, relay_settings
 
 from duewheel import factory
-from duewheel.config.settings import Settings, load
+from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.changes.timer_records import TimerRecord
-from duewheel.ops.relay.outbox_rows import OutboxRow, record_of_row
+from duewheel.ops.relay.outbox_rows import record_of_row
 from duewheel.schemas.request.preview import Preview, previews_of
 
 DEBEZIUM = Path(__file__).resolve().parents[4] / "deploy/debezium/outbox.json"
-NOW_MS = 1_800_000_000_000
-ID = UUID("0f8fad5b-d9cb-469f-a165-70867728950e")
 
 
 @pytest.fixture
 def settings() -> Settings:
-    timer = {"topics": ["orders.delayed", "mails.delayed"], "targets": ["*"], "max_delay": "36500d"}
-    return load(None, {"timer": timer | {"roll_window": "1h", "margin": "5m"}})
-
-
-def row(**columns: Any) -> OutboxRow:
-    given: dict[str, Any] = {
-        "seq": 7,
-        "id": ID,
-        "timer_topic": "orders.delayed",
-        "key": "order-42",
-        "value": b"pay\xff",
-        "target": "orders",
-        "due_ms": NOW_MS + 900_000,
-        "timer_id": "reminder-42",
-        "tag": None,
-        "cancels": False,
-        "headers": None,
-    }
-    return OutboxRow(**given | columns)
+    return relay_settings()
 
 
 def preview(settings: Settings, record: TimerRecord) -> Preview:
@@ -52,7 +33,7 @@ def preview(settings: Settings, record: TimerRecord) -> Preview:
 def test_a_timer(settings: Settings) -> None:
     own = json.dumps({"trace": "ü"})
     record = record_of_row(
-        settings, row(timer_topic="mails.delayed", tag="sale", headers=own), NOW_MS
+        settings, outbox_row(timer_topic="mails.delayed", tag="sale", headers=own), NOW_MS
     )
     assert record == TimerRecord(
         "mails.delayed",
@@ -73,20 +54,22 @@ def test_a_timer(settings: Settings) -> None:
 
 
 def test_a_timer_and_its_cancel_without_a_key_have_one_partition(settings: Settings) -> None:
-    timer = record_of_row(settings, row(key=None), NOW_MS)
-    cancel = record_of_row(settings, row(key=None, cancels=True, target=None, due_ms=None), NOW_MS)
+    timer = record_of_row(settings, outbox_row(key=None), NOW_MS)
+    cancel = record_of_row(
+        settings, outbox_row(key=None, cancels=True, target=None, due_ms=None), NOW_MS
+    )
     assert (timer.key, timer.route) == (cancel.key, cancel.route) == (None, b"reminder-42")
 
 
 def test_a_row_expires_by_a_header(settings: Settings) -> None:
     own = json.dumps({"TIMER_EXPIRES_MS": str(NOW_MS + 1_000_000)})
-    record = record_of_row(settings, row(headers=own), NOW_MS)
+    record = record_of_row(settings, outbox_row(headers=own), NOW_MS)
     assert ("TIMER_EXPIRES_MS", b"1800001000000") in record.headers
     assert preview(settings, record) == Preview(None, NOW_MS + 900_000, "orders")
 
 
 def test_a_cancel(settings: Settings) -> None:
-    record = record_of_row(settings, row(cancels=True, target=None, due_ms=None), NOW_MS)
+    record = record_of_row(settings, outbox_row(cancels=True, target=None, due_ms=None), NOW_MS)
     assert (record.key, record.value) == (b"order-42", None)
     assert record.headers == [("TIMER_DEL_UNIQKEY", b"reminder-42")]
     assert preview(settings, record) == Preview(None, None, None)
@@ -117,7 +100,7 @@ def test_a_row_without_a_record_has_a_reason(
     settings: Settings, columns: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        record_of_row(settings, row(**columns), NOW_MS)
+        record_of_row(settings, outbox_row(**columns), NOW_MS)
 
 
 @pytest.mark.parametrize("key", ["order-42", None])
@@ -127,7 +110,7 @@ def test_ingest_accepts_what_the_event_router_makes(settings: Settings, key: str
     """
     connector = json.loads(DEBEZIUM.read_text("utf-8"))
     router = {name.removeprefix("transforms.outbox."): value for name, value in connector.items()}
-    columns = row(key=key)._asdict()
+    columns = outbox_row(key=key)._asdict()
     headers = [("id", str(columns[router["table.field.event.id"]]).encode())]
     for placement in router["table.fields.additional.placement"].split(","):
         field, where, name = placement.split(":")
@@ -144,7 +127,7 @@ def test_ingest_accepts_what_the_event_router_makes(settings: Settings, key: str
         None,
         b"",
     )
-    relayed = record_of_row(settings, row(key=key), NOW_MS)
+    relayed = record_of_row(settings, outbox_row(key=key), NOW_MS)
     assert preview(settings, routed) == preview(settings, relayed)
     assert (routed.key, routed.value) == (relayed.key, relayed.value)
     assert set(relayed.headers) < set(routed.headers)
