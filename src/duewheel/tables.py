@@ -26,14 +26,19 @@ from duewheel.api.dead_letters import DeadLetterFilter, DeadLetterSummary
 from duewheel.api.model import RequestFields, Result
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter
 from duewheel.api.requests import TimerFilter
+from duewheel.api.schedules import ScheduleFilter, ScheduleSummary
 from duewheel.api.timers import TimerSummary
+from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.ops.dead_letters.listing import list_letters
 from duewheel.ops.receipts import list_receipts
+from duewheel.ops.schedules.listing import list_schedules
 from duewheel.ops.timers.pending import list_timers
 
 Condition = str | int | None
+
+_IN_JSON = {"since": "from", "until": "to"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,9 @@ class TableList:
         Raises:
             ConfigError: there is no such condition, or its value is wrong.
         """
-        names = {"since": "from", "until": "to"}
         given = {name: each for name, each in conditions.items() if each is not None}
-        return self.conditions.of({names.get(name, name): each for name, each in given.items()})
+        fields = {_IN_JSON.get(name, name): each for name, each in given.items()}
+        return self.conditions.of(fields, {each: name for name, each in _IN_JSON.items()})
 
     def batches(
         self, config: str | Path | None, limit: int | None, conditions: Mapping[str, Condition]
@@ -81,6 +86,10 @@ class TableList:
         return pa.Table.from_batches(self.batches(config, limit, conditions), self.schema)
 
 
+def _schedules(settings: Settings, wanted: ScheduleFilter, limit: int) -> Iterator[ScheduleSummary]:
+    yield from list_schedules(settings, SystemClock(), limit, wanted.timer_topic).schedules
+
+
 LISTS = {
     "pending": TableList(TimerSummary, TimerFilter, list_timers),
     "receipts": TableList(
@@ -91,6 +100,7 @@ LISTS = {
         DeadLetterFilter,
         lambda settings, wanted, _: list_letters(settings, wanted),
     ),
+    "schedules": TableList(ScheduleSummary, ScheduleFilter, _schedules),
 }
 """The lists by name."""
 
@@ -130,3 +140,17 @@ def dead_letters_table(
         conditions: code, since.
     """
     return LISTS["dead-letters"].table(config, limit, conditions)
+
+
+def schedules_table(
+    config: str | Path | None = None, *, limit: int | None = None, **conditions: Condition
+) -> pa.Table:
+    """Recurring schedules by name, from the shard's data directory; one that fires at this moment
+    is missing.
+
+    Args:
+        config: as of `pending_table`.
+        limit: how many rows at most: those that fire first.
+        conditions: timer_topic.
+    """
+    return LISTS["schedules"].table(config, limit, conditions)

@@ -1,6 +1,6 @@
 """Lists as Arrow columns: the fields of their rows' JSON, in the same order.
 
-An `InstantMs` is a timestamp in UTC, and its name has no `_ms`; a text stays one. Producers choose
+An `InstantMs` or `InstantText` is a timestamp in UTC, and its name has no `_ms`. Producers choose
 due times: one that no calendar has is the first or last instant here, because Python, pandas and
 Spark refuse a whole table for it; so Arrow would for a number beyond 64 bits, such as its lateness.
 """
@@ -15,7 +15,8 @@ from typing import Any, get_args
 import pyarrow as pa
 from pydantic.fields import FieldInfo
 
-from duewheel.api.model import Result, is_instant
+from duewheel.api.model import UTC_TEXT, Result, is_instant
+from duewheel.config.instants import utc_text_ms
 
 _ROWS = 10_000  # of a batch
 _TYPES: dict[type, pa.DataType] = {
@@ -52,14 +53,25 @@ def _values(rows: list[Result], name: str, kind: pa.DataType) -> list[Any]:
     values = [getattr(each, name) for each in rows]
     if kind not in _ENDS:
         return values
+    if kind == _INSTANT:
+        values = [utc_text_ms(each) if isinstance(each, str) else each for each in values]
     first, last = _ENDS[kind]
     return [None if each is None else min(max(each, first), last) for each in values]
 
 
 def _column(name: str, field: FieldInfo) -> pa.Field[Any]:
-    kinds = set(get_args(field.annotation) or (field.annotation,))
+    kinds = set(_kinds(field.annotation))
     is_nullable = type(None) in kinds
-    if is_instant(field):
+    if is_instant(field) or UTC_TEXT in field.metadata:
         return pa.field(name.removesuffix("_ms"), _INSTANT, nullable=is_nullable)
     (kind,) = kinds - {type(None)}
     return pa.field(name, _TYPES[kind], nullable=is_nullable)
+
+
+def _kinds(annotation: Any) -> Iterator[type]:
+    """The types of a union; those of the words of a Literal."""
+    for part in get_args(annotation) or (annotation,):
+        if get_args(part):
+            yield from _kinds(part)
+        else:
+            yield part if isinstance(part, type) else type(part)

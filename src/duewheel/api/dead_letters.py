@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from duewheel.api.limits import BULK_MAX, PAGE_MAX
 from duewheel.api.messages import KEY_BYTES, WithMessage
-from duewheel.api.model import DryRunFields, RequestFields, Result
+from duewheel.api.model import DryRunFields, InstantText, RequestFields, Result
 from duewheel.api.requests import DATE_TIME, WHOLE, RecordPage, Topic
 from duewheel.config.range_ends import Bound
 from duewheel.errors import ConfigError
@@ -30,7 +30,7 @@ class DeadLetterSummary(Result):
 
     partition: int
     offset: int
-    time: str
+    time: InstantText
     code: str | None
     error: str | None
     source: str | None

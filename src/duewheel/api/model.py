@@ -6,8 +6,9 @@ has all fields, as its description says. Instants are epoch milliseconds in both
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
@@ -22,6 +23,8 @@ _BY_VALIDATOR = "Value error, "  # in front of the text of a validator's error
 
 _INSTANT = "an instant"
 InstantMs = Annotated[int, _INSTANT]  # epoch ms; a field in _ms of another type is a duration
+UTC_TEXT = "a text in UTC"
+InstantText = Annotated[str, UTC_TEXT]  # of utc_text
 
 
 class Result(BaseModel):
@@ -52,8 +55,11 @@ class RequestFields(BaseModel):
         return schema
 
     @classmethod
-    def of(cls, fields: object) -> Self:
+    def of(cls, fields: object, names: Mapping[str, str] = MappingProxyType({})) -> Self:
         """Makes one of parsed JSON.
+
+        Args:
+            names: the caller's names of fields, by those in JSON.
 
         Raises:
             ConfigError: names the fields that are wrong.
@@ -61,7 +67,7 @@ class RequestFields(BaseModel):
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
-            raise ConfigError(text_of(error)) from None
+            raise ConfigError(text_of(error, names)) from None
 
 
 class DryRunFields(RequestFields):
@@ -91,8 +97,9 @@ def problems_of(details: Iterable[ErrorDetails]) -> list[tuple[str, str]]:
     ]
 
 
-def text_of(error: ValidationError) -> str:
-    """The problems in one line."""
+def text_of(error: ValidationError, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The problems in one line; `names` as of `RequestFields.of`."""
     return "; ".join(
-        f"{field}: {text}" if field else text for field, text in problems_of(error.errors())
+        f"{names.get(field, field)}: {text}" if field else text
+        for field, text in problems_of(error.errors())
     )

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from duewheel.api.field_rules import Schema, exactly_one, needs
 from duewheel.api.model import InstantMs, RequestFields, Result
 from duewheel.api.recurring_time import Missed, RecurringTime
-from duewheel.api.requests import INSTANT, Duration, MessageFields, NumberOrInstant, Target
+from duewheel.api.requests import INSTANT, Duration, MessageFields, NumberOrInstant, Target, Topic
 from duewheel.config.instants import parse_instant
 from duewheel.schemas.header_names import CRON_BYTES_MAX
 
@@ -87,6 +87,12 @@ class ScheduleSummary(Result):
     applied: bool = Field(
         default=True, description="false: the change is written, and ingest has not taken it yet"
     )
+
+
+class ScheduleFilter(RequestFields):
+    """Which schedules."""
+
+    timer_topic: Topic | None = Field(default=None, description="only those of this timer topic")
 
 
 class ScheduleList(Result):

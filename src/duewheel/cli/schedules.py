@@ -78,7 +78,7 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
 
 
 @schedule.command("list")
-@with_result()
+@with_result(is_list=True)
 def list_(settings: Settings, output: Printer) -> None:
     """List the schedules of this shard.
 
@@ -86,7 +86,12 @@ def list_(settings: Settings, output: Printer) -> None:
     """
     from duewheel.ops.schedules.listing import list_schedules
 
-    if output.rows(list_schedules(settings, SystemClock()).schedules, _line) is None:
+    rows = list_schedules(settings, SystemClock()).schedules
+    if output.table_format:
+        from duewheel.cli.table_output import write_table
+
+        write_table(output.table_format, ScheduleSummary, rows)
+    elif output.rows(rows, _line) is None:
         say("no schedules")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -21,6 +21,7 @@ from duewheel.api.arrow_columns import batches_of, schema_of
 from duewheel.api.dead_letters import DeadLetterSummary
 from duewheel.api.receipts import DeliveryReceipt
 from duewheel.api.timers import TimerSummary
+from duewheel.config.instants import utc_text
 from duewheel.errors import ConfigError
 from duewheel.tables import pending_table
 
@@ -73,6 +74,8 @@ def test_a_table_has_the_rows_that_match(config: Path) -> None:
     assert (len(none), none.schema) == (0, schema_of(TimerSummary))
     with pytest.raises(ConfigError, match="topics"):
         pending_table(config, topics="bills")
+    with pytest.raises(ConfigError, match=r"^until: "):
+        pending_table(config, until="tomorrow")
     with pytest.raises(ConfigError, match="limit"):
         pending_table(config, limit=0)
 
@@ -96,8 +99,18 @@ def test_columns_of_receipts_and_dead_letters() -> None:
     assert receipts.field("lateness_ms").type == pa.int64()
     letters = schema_of(DeadLetterSummary)
     assert letters.field("key") == pa.field("key", pa.string())
-    given = {"partition": 1, "offset": 2, "time": "", "replayed": True}
+    given = {"partition": 1, "offset": 2, "time": utc_text(NOW_MS + 7), "replayed": True}
     letter = {**dict.fromkeys(DeadLetterSummary.model_fields), **given}
     row = DeadLetterSummary.model_validate(letter)
     (batch,) = batches_of(DeadLetterSummary, [row])
-    assert batch.to_pylist() == [row.model_dump()]
+    written = datetime.fromtimestamp(NOW_MS / 1000, UTC) + timedelta(milliseconds=7)
+    assert batch.to_pylist() == [{**row.model_dump(), "time": written}]
+
+
+@pytest.mark.parametrize("time_ms", [-1, 10**15, -(2**63)])
+def test_the_time_of_a_dead_letter_is_what_its_producer_wrote(time_ms: int) -> None:
+    given = {"partition": 1, "offset": 2, "time": utc_text(time_ms), "replayed": True}
+    letter = {**dict.fromkeys(DeadLetterSummary.model_fields), **given}
+    (batch,) = batches_of(DeadLetterSummary, [DeadLetterSummary.model_validate(letter)])
+    (found,) = batch.column("time").cast(pa.int64()).to_pylist()
+    assert found == time_ms or batch.to_pylist()[0]["time"].year in {2, 9999}

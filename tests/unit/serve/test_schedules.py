@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
+from pyarrow.ipc import open_stream
 from tests.harness.served import KitWriter
 
 from duewheel.api.schedules import NewSchedule
@@ -22,6 +23,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
 from duewheel.ops.schedules import apply, changes, listing
 from duewheel.ops.schedules.schedule_record import requested
+from duewheel.tables import schedules_table
 from duewheel.testing.memory_cluster import MemoryCluster
 from duewheel.testing.service import LocalService
 
@@ -254,6 +256,12 @@ def test_commands_that_need_no_kafka(
     assert command("list").stdout == f"daily  active  {when}\n"
     row = json.loads(command("list", "--output", "json").stdout)
     assert (row["name"], row["every_ms"]) == ("daily", None)
+    with open_stream(command("list", "--output", "arrow").stdout_bytes) as stream:
+        assert stream.read_all() == schedules_table(config)
+    (in_table,) = schedules_table(config, timer_topic="timers").to_pylist()
+    assert (in_table["name"], in_table["state"]) == ("daily", "active")
+    assert in_table["next_due"] == datetime.fromisoformat("2027-01-16T07:30Z")
+    assert len(schedules_table(config, timer_topic="others")) == 0
     lines = command("next", "daily").stdout.splitlines()
     assert len(lines) == 10 and all("T08:30:00.000+0" in each for each in lines)
     client.post("/v1/schedules/daily/pause", json={"note": "audit"})
