@@ -203,7 +203,7 @@ class _Sink:
 
     def _send(self, producer: DelayProducer, row: dict[str, Any]) -> Callable[[], object]:
         """Hands a row over; the result waits for its acknowledgement."""
-        from duewheel.client.request_headers import rejected_headers
+        from duewheel.client.request_headers import NO_TIMER, rejected_headers
 
         others = dict(row)
         target, value, key, due, delay = (
@@ -224,9 +224,9 @@ class _Sink:
         except InvalidTimer as error:
             given = [name for name in _SHOWN if row.get(name) is not None]
             shown = ", ".join(f"{name}={row[name]!r:.{_SHOWN_MAX}}" for name in given)
-            reason = f"a row makes no timer: {error} ({shown})"
+            reason = f"{error} ({shown})"
             if not self.keeps_bad_rows:
-                raise InvalidTimer(reason) from None
+                raise InvalidTimer(f"{NO_TIMER}{reason}") from None
             # A null would be a cancel in some topics.
             own = [(name, octets) for name, octets in headers if octets is not None]
             rejected = rejected_headers(reason, target, row.get("id"), own)

@@ -36,6 +36,7 @@ from duewheel.schemas.partition_names import PARTITIONS_MAX
 TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
 # The headers of a delivery, a reply or a dead letter. In a request only the id has a meaning.
 _ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
+NO_TIMER = "a row makes no timer: "  # before the reason
 _REQUESTING = REQUEST.keys() | {name for names in DROP_IN.values() for name in names}
 # What to do in place of a reserved header.
 _BY_ARGUMENT = "use the corresponding argument"
@@ -104,14 +105,21 @@ def rejected_headers(
     reason: str, topic: str | None, id: str | None, headers: Iterable[NonNullHeader]
 ) -> list[NonNullHeader]:
     """The headers of a record for a message that makes no timer: ingest rejects it (`bad_header`),
-    because the reason is in place of the due time. Headers that request something are left out.
+    because the reason is in place of the due time, where `rejection_in` finds it. Headers that
+    request something are left out.
     """
     record = [header for header in headers if header[0] not in _REQUESTING]
     if id is not None:
         record.append((NAME_OF[Request.TIMER_ID], id.encode()))
     if topic is not None:
         record.append((NAME_OF[Request.TARGET_TOPIC], topic.encode()))
-    return [*record, (NAME_OF[Request.DELIVER_AT], reason.encode())]
+    return [*record, (NAME_OF[Request.DELIVER_AT], f"{NO_TIMER}{reason}".encode())]
+
+
+def rejection_in(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
+    """The reason in `rejected_headers`; None in other headers."""
+    value = dict(headers).get(NAME_OF[Request.DELIVER_AT]) or b""
+    return value.decode(errors="replace") if value.startswith(NO_TIMER.encode()) else None
 
 
 def _last_ms(expires_at: datetime | int, when: DueTime | RecurringTime, due_ms: int | None) -> int:

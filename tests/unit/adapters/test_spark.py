@@ -54,7 +54,7 @@ def test_a_message_that_makes_no_timer_requests_nothing_but_its_rejection() -> N
         ("own", b"1"),
         ("UNIQ_KEY", b"id"),
         ("REAL_TOPIC", b"a topic!"),
-        ("TIMER_DELIVER_MS", b"because"),
+        ("TIMER_DELIVER_MS", b"a row makes no timer: because"),
     ]
 
 

@@ -17,6 +17,7 @@ from duewheel.api.dead_letters import (
 )
 from duewheel.api.messages import key_in_list
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
+from duewheel.client.request_headers import rejection_in
 from duewheel.config.instants import utc_text
 from duewheel.config.range_ends import BEGINNING, Bound
 from duewheel.config.settings import Settings
@@ -34,6 +35,7 @@ from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.partition_names import record_if_named
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 
+_REASON_MAX = 400  # characters
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
 
 
@@ -144,7 +146,7 @@ def summary_of(
         offset=letter.offset,
         time=utc_text(letter.timestamp_ms),
         code=letter.code,
-        error=letter.error,
+        error=_error(letter),
         source=letter.source,
         id=None if timer_id is None else timer_id.decode(errors="backslashreplace"),
         key=None if key is None else key.decode(errors="backslashreplace"),
@@ -152,6 +154,14 @@ def summary_of(
         value_bytes=None if letter.value is None else len(letter.value),
         replayed=position.is_behind(letter.partition, letter.offset, letter.code),
     )
+
+
+def _error(letter: DeadLetter) -> str:
+    """Why it was rejected; with the reason of a producer that could make no timer of the message,
+    which ingest does not know.
+    """
+    reason = rejection_in(letter.message_headers)
+    return letter.error if reason is None else f"{letter.error}: {reason[:_REASON_MAX]!r}"
 
 
 def page_of_letters(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from duewheel.api.messages import KEY_SHOWN_BYTES
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
+from duewheel.client.request_headers import rejected_headers
 from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.schemas.dead_letters import DeadLetter
 
@@ -12,6 +15,19 @@ def test_an_id_that_was_refused_for_its_length_is_shown_in_part() -> None:
     headers = [("UNIQ_KEY", b"i" * 1_000_000), ("TIMER_ERROR_CODE", b"bad_timer_id")]
     letter = DeadLetter(0, 7, 1_800_000_000_000, b"k", b"", headers)
     assert summary_of(letter, ReplayPosition.decode(None, "id")).id == "i" * KEY_SHOWN_BYTES
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [("delay: 15", "delay: 15'"), ("\x1b[2J\n", "\\x1b[2J\\n'"), ("x" * 1_000_000, "xxx'")],
+)
+def test_the_reason_of_a_producer_is_shown_beside_that_of_ingest(reason: str, shown: str) -> None:
+    headers = rejected_headers(reason, "orders", "id", ())
+    added = [("TIMER_ERROR_CODE", b"bad_header"), ("TIMER_ERROR", b"TIMER_DELIVER_MS is bad")]
+    letter = DeadLetter(0, 7, 1_800_000_000_000, b"k", b"", [*headers, *added])
+    error = summary_of(letter, ReplayPosition.decode(None, "id")).error or ""
+    assert error.startswith("TIMER_DELIVER_MS is bad: 'a row makes no timer: ")
+    assert error.endswith(shown) and len(error) < 500
 
 
 def test_a_long_key_is_shown_in_part() -> None:
