@@ -4,6 +4,7 @@ and the lists of a shard are read as tables.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -13,23 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient, TopicPartition
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 from tests.harness.config_file import QUICK_JVM, write_config
+from tests.harness.launcher import wait_until
 from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import SparklessShard
 
 from duewheel.adapters.spark import DuewheelSource
+from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
+from duewheel.errors import ConfigError
 from duewheel.java.find import Java
-from duewheel.tables import dead_letters_table, pending_table
+from duewheel.tables import dead_letters_table, pending_table, receipts_table, schedules_table
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 COUNT = 300
+RECEIPTS = "sparkled.receipts"
 HOUR_MS = 3_600_000
 CONF = {
     "spark.ui.enabled": "false",
@@ -64,7 +73,8 @@ def spark(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 @pytest.fixture(scope="module")
 def config(broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shard")
-    timer = {"receipts_topic": "sparkled.receipts"}
+    topic = {"sparkled.timers": {"recurring": True}}
+    timer = {"receipts_topic": RECEIPTS, "topic": topic}
     return write_config(folder, broker.bootstrap_servers, "sparkled", timer=timer)
 
 
@@ -244,14 +254,20 @@ def test_a_bad_row_becomes_a_dead_letter_on_request(
     shard.pump()
     letters = [letter for letter in shard.letters() if ("own", b"1") in letter.headers]
     assert len(letters) == len(BAD)
+    reasons = []
     for letter in letters:
         headers = dict(letter.headers)
         assert headers["TIMER_ERROR_CODE"] == b"bad_header"
         reason, name = headers["TIMER_DELIVER_MS"].decode(), headers["UNIQ_KEY"].decode()
         assert reason.startswith("a row makes no timer: "), name
+        reasons.append(reason)
         assert "TIMER_DEL_UNIQKEY" not in headers
     read = table(spark, config, "dead-letters", code="bad_header")
-    assert rows_read(read) == len(dead_letters_table(config, code="bad_header")) >= len(BAD)
+    rows = dead_letters_table(config, code="bad_header").to_pylist()
+    assert rows_read(read) == len(rows) >= len(BAD)
+    assert {row.time.astimezone(UTC) for row in read.collect()} == {row["time"] for row in rows}
+    errors = "\n".join(row["error"] for row in rows)
+    assert all(repr(reason) in errors for reason in reasons)
     assert rows_read(table(spark, config, "dead-letters", code="past_due")) == 0
 
 
@@ -322,11 +338,90 @@ def test_receipts_are_read_as_a_table(
     assert rows_read(table(spark, config, "receipts", since=late)) == 0
 
 
-def test_a_wrong_table_is_refused(spark: SparkSession, config: Path) -> None:
-    with pytest.raises(AnalysisException, match="table is one of pending, receipts, dead-letters"):
+def test_receipts_are_followed_as_a_stream(
+    spark: SparkSession, shard: SparklessShard, config: Path, tmp_path: Path
+) -> None:
+    def deliver(partition: int, *ids: str, target: str = "followed") -> None:
+        place = {"source": f"{shard.timers}-0@0", "target": target, "target_partition": 0}
+        value = json.dumps({**place, "due_ms": 1}, separators=(",", ":")).encode()
+        shard.send(RECEIPTS, partition, *((each.encode(), value, []) for each in ids))
+
+    def followed() -> list[tuple[str, str, datetime]]:
+        kinds = "id string, receipt string, delivered timestamp"
+        rows = spark.read.schema(kinds).json(str(tmp_path / "rows")).collect()
+        return sorted((row.id, row.receipt, row.delivered.astimezone(UTC)) for row in rows)
+
+    def in_table() -> list[tuple[str, str, datetime]]:
+        rows = receipts_table(config, since=wanted["since"], target=wanted["target"]).to_pylist()
+        return sorted((row["id"], row["receipt"], row["delivered"]) for row in rows)
+
+    wanted = {"since": str(SystemClock().now_ms()), "target": "followed"}
+    deliver(0, "a", "b")
+    deliver(0, "other", target="other")
+    query = follow(spark, config, tmp_path, **wanted).start()
+    query.processAllAvailable()
+    assert followed() == in_table()
+    noted = (tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1]
+    assert list(json.loads(noted)) == ["0", "1", "2", "3"], "Spark compares the texts"
+    with shard.admin() as admin:
+        admin.have_partitions(RECEIPTS, 5)  # it had four
+    deliver(4, "c")
+    wait_until(lambda: len(followed()) == 3, "the new partition is read")
+    query.stop()
+    deliver(0, "d")
+    run(follow(spark, config, tmp_path, **wanted))
+    assert followed() == in_table()
+    assert [each[0] for each in followed()] == ["a", "b", "c", "d"]
+    deliver(0, "e", "f")
+    offsets = [row.offset for row in read_topic(shard.servers, RECEIPTS) if row.partition == 0]
+    *_, first, last = offsets
+    with closing(KafkaAdminClient(bootstrap_servers=shard.servers)) as client:
+        client.delete_records({TopicPartition(RECEIPTS, 0): last})
+    task = {"table": "receipts", "config": str(config)}
+    rows = DuewheelSource(task).streamReader(StructType()).read(InputPartition((0, first, last)))
+    with pytest.raises(ConfigError, match=f"{RECEIPTS}-0 lacks the offsets {first} to {last - 1}:"):
+        list(rows)
+
+
+def follow(spark: SparkSession, config: Path, folder: Path, **options: str) -> DataStreamWriter:
+    """Writes the receipts of a stream, or of another table, as JSON."""
+    reader = spark.readStream.format("duewheel").option("config", str(config))
+    rows = reader.options(**{"table": "receipts", **options}).load()
+    writer = rows.writeStream.format("json").option("path", str(folder / "rows"))
+    return writer.option("checkpointLocation", str(folder / "checkpoint"))
+
+
+def run(writer: DataStreamWriter) -> None:
+    """Until all that there is now is written."""
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+
+def test_schedules_are_read_as_a_table(
+    spark: SparkSession, shard: SparklessShard, config: Path
+) -> None:
+    with DelayProducer(shard.timers, bootstrap_servers=shard.servers) as producer:
+        cron, zone = "30 8 * * *", "Europe/Berlin"
+        producer.schedule(shard.target, b"v", id="daily", cron=cron, zone=zone).result()
+    shard.take()
+    (row,) = table(spark, config, "schedules", timer_topic=shard.timers).collect()
+    (own,) = schedules_table(config).to_pylist()
+    assert (row.name, row.state, row.zone) == ("daily", "active", "Europe/Berlin")
+    assert row.next_due.astimezone(UTC) == own["next_due"]
+    with pytest.raises(PySparkException, match=r'"other" is no timer topic'):
+        table(spark, config, "schedules", timer_topic="other").collect()
+
+
+def test_a_wrong_table_is_refused(spark: SparkSession, config: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        AnalysisException, match="one of pending, receipts, dead-letters, schedules"
+    ):
         table(spark, config, "timers")
     with pytest.raises(AnalysisException, match="no option 'confg'; did you mean \"config\""):
         table(spark, config, "pending", confg="x")
+    with pytest.raises(PySparkException, match="pending cannot be a stream, only receipts can"):
+        run(follow(spark, config, tmp_path, table="pending"))
+    with pytest.raises(AnalysisException, match="since: '1 o clock' is no due time"):
+        table(spark, config, "pending", since="1 o clock")
 
 
 def test_it_may_also_be_registered(spark: SparkSession, config: Path) -> None:
@@ -341,7 +436,7 @@ def test_the_programs_of_the_page_do_what_it_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fences = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    write, nightly, read, tonight = (text for language, text in fences if not language)
+    write, nightly, read, _, tonight = (text for language, text in fences if not language)
     names = {"spark": spark}
 
     real = {"localhost:9092": shard.servers, "orders.delayed": shard.timers}

@@ -5,6 +5,7 @@
         .save()
     spark.read.format("duewheel").option("table", "pending").option("config", "duewheel.toml")
         .load()
+    spark.readStream.format("duewheel").option("table", "receipts")…
 
 Spark calls the methods in Python processes beside the JVM, which plan, and in those of the tasks.
 The planning processes refuse options and columns; a task makes one producer, and ends once Kafka
@@ -16,7 +17,7 @@ than Spark's are imported where they are used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
@@ -49,8 +51,10 @@ from duewheel.errors import ConfigError, InvalidTimer
 if TYPE_CHECKING:  # see the module's head
     import pyarrow as pa
 
+    from duewheel.api.receipts import ReceiptFilter
     from duewheel.client import DelayProducer
     from duewheel.config.keys_and_defaults import KafkaSection
+    from duewheel.ops.receipts import ReceiptOffsets
     from duewheel.tables import Condition, TableList
 
 _KAFKA = "kafka."  # in front of the options for kafka-python
@@ -98,6 +102,9 @@ class DuewheelSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return TableReader(dict(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return ReceiptStreamReader(dict(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return BatchTimerWriter(self._sink(schema, overwrite))
@@ -325,12 +332,87 @@ class TableReader(DataSourceReader):
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         rows, conditions = _listed(self._options)
-        schema = pa.schema([pa.field(each.name, _in_spark(each.type)) for each in rows.schema])
-        for batch in rows.batches(self._options.get("config"), None, conditions):
-            yield batch.cast(schema)
+        yield from _as_spark(rows, rows.batches(self._options.get("config"), None, conditions))
+
+
+class ReceiptStreamReader(DataSourceStreamReader):
+    """Follows the receipts topic. An offset has the next one of each partition; Spark compares the
+    texts, so the partitions have an order.
+
+    Spark hides an error of `streamReader` by one of its own, so the calls check the options.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+        self._offsets: ReceiptOffsets | None = None  # of the process that plans
+
+    def initialOffset(self) -> dict[int, int]:  # noqa: N802 - Spark's name
+        _, wanted = self._wanted()
+        return self._connected().firsts(wanted)
+
+    def latestOffset(self) -> dict[int, int]:  # type: ignore[override]  # noqa: N802 - as in 4.1
+        self._wanted()
+        return self._connected().ends()
+
+    def partitions(
+        self, start: Mapping[str, int], end: Mapping[str, int]
+    ) -> Sequence[InputPartition]:
+        ranges = []
+        for number in sorted({*start, *end}, key=int):
+            first, last = start.get(number, 0), end.get(number, 0)
+            if last < first:
+                raise ConfigError(
+                    f"partition {number} of the receipts topic ends at {last}, and the stream has "
+                    f"read it up to {first}: the topic was deleted, or has lost records"
+                )
+            if first < last:
+                ranges.append(InputPartition((int(number), first, last)))
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from duewheel.api.arrow_columns import batches_of
+        from duewheel.config.settings import load
+        from duewheel.ops.receipts import receipts_between
+
+        rows, wanted = self._wanted()
+        settings = load(self._options.get("config"))
+        found = receipts_between(settings, wanted, *partition.value)
+        yield from _as_spark(rows, batches_of(rows.row, found))
+
+    def stop(self) -> None:
+        if self._offsets is not None:
+            self._offsets.close()
+
+    def _wanted(self) -> tuple[TableList, ReceiptFilter]:
+        """The list, and the conditions of its rows.
+
+        Raises:
+            ConfigError: names an option that is wrong, or not for a stream.
+        """
+        rows, conditions = _listed(self._options)
+        if (name := self._options["table"]) != "receipts":
+            raise ConfigError(f"the table {name} cannot be a stream, only receipts can")
+        if "until" in conditions:
+            raise ConfigError("a stream has no end: leave out the option until")
+        wanted: Any = rows.wanted(conditions)
+        return rows, wanted
+
+    def _connected(self) -> ReceiptOffsets:
+        from duewheel.config.settings import load
+        from duewheel.ops.receipts import ReceiptOffsets
+
+        if self._offsets is None:
+            self._offsets = ReceiptOffsets(load(self._options.get("config")))
+        return self._offsets
+
+
+def _as_spark(rows: TableList, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    schema = pa.schema([pa.field(each.name, _in_spark(each.type)) for each in rows.schema])
+    for batch in batches:
+        yield batch.cast(schema)
 
 
 def _in_spark(kind: pa.DataType) -> pa.DataType:

@@ -23,11 +23,15 @@ from duewheel.config.settings import Settings
 from duewheel.errors import INIT_MAKES_IT, ConfigError
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
+from duewheel.kafka.log.leader_requests import Fetched
+from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
 from duewheel.schemas.arrays import Bool
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import constant, filled
+from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.receipts import Receipt, target_pattern
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.schemas.wire.kafka_records import KafkaRecords
@@ -66,24 +70,99 @@ def _parts(
     settings: Settings, wanted: ReceiptFilter, page: str | None, scope: TopicScope = ALL_TOPICS
 ) -> Generator[tuple[list[DeliveryReceipt], str], None, None]:
     """Yields the rows of a part of the topic, and the place of the last receipt in that part."""
-    topic, after = _topic(settings), place_before(page)
-    client = factory.kafka_clients(settings, "consumer")
-    with LogReader(client, [topic], partial(Deadline, ANSWER_S)) as reader:
-        reader.existing(hint=INIT_MAKES_IT)
+    after = place_before(page)
+    with _reader(settings) as reader:
         found = reader.bounds(_time(wanted.since_ms), _time(wanted.until_ms))
         bounds = {number: each for (_, number), each in found.items()}
         for number, start, end in ranges_after(after, bounds):
-            ranges = {(topic, number): (start, end)}
-            for part in reader.read(ranges, _FETCH_BYTES):
-                matching = chain.from_iterable(
-                    matches(records, wanted) for records in committed_records(part, ranges)
-                )
-                rows = [
-                    _row(receipt, number, offset)
-                    for offset, receipt in matching
-                    if scope.has_record(receipt.source)
-                ]
-                yield rows, place_text(number, min(part[0].end, end) - 1)
+            place = _topic(settings), number
+            for fetched, rows in _rows(reader, place, start, end, wanted, scope):
+                yield rows, place_text(number, min(fetched.end, end) - 1)
+
+
+def _reader(settings: Settings) -> LogReader:
+    """A reader of the topic, which exists; close it."""
+    client = factory.kafka_clients(settings, "consumer")
+    reader = LogReader(client, [_topic(settings)], partial(Deadline, ANSWER_S))
+    try:
+        reader.existing(hint=INIT_MAKES_IT)
+    except BaseException:
+        reader.close()
+        raise
+    return reader
+
+
+class ReceiptOffsets:
+    """Asks for offsets by partition, which rise, again and again over the same connections. Not
+    thread-safe.
+
+    Raises as `list_receipts`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._reader = _reader(settings)
+
+    def firsts(self, wanted: ReceiptFilter) -> dict[int, int]:
+        """Where the receipts that are wanted begin, at the end of the committed ones at most."""
+        found = self._reader.bounds(_time(wanted.since_ms))
+        return {number: first for (_, number), (first, _) in sorted(found.items())}
+
+    def ends(self) -> dict[int, int]:
+        """Where the committed receipts end."""
+        found = self._reader.offsets(self._reader.partitions(), LATEST)
+        return {number: end for (_, number), end in sorted(found.items())}
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._reader.close()
+
+
+def receipts_between(
+    settings: Settings, wanted: ReceiptFilter, number: int, start: int, end: int
+) -> Iterator[DeliveryReceipt]:
+    """Yields the receipts of a partition from one offset to before another.
+
+    Raises:
+        ConfigError: some of the offsets were removed from the topic; or as `list_receipts`.
+        KafkaUnavailable: no answer in time.
+    """
+    with _reader(settings) as reader:
+        place, reached = (_topic(settings), number), start
+        for fetched, rows in _rows(reader, place, start, end, wanted, ALL_TOPICS):
+            _require_offsets(place, reached, fetched.begin)
+            yield from rows
+            reached = fetched.end
+        _require_offsets(place, reached, end)
+
+
+def _require_offsets(place: TopicPartition, reached: int, following: int) -> None:
+    if reached < following:
+        raise ConfigError(
+            f"{partition_name(place)} lacks the offsets {reached} to {following - 1}: they were "
+            "removed, by the topic's retention or with the topic, before they were read"
+        )
+
+
+def _rows(
+    reader: LogReader,
+    place: TopicPartition,
+    start: int,
+    end: int,
+    wanted: ReceiptFilter,
+    scope: TopicScope,
+) -> Iterator[tuple[Fetched, list[DeliveryReceipt]]]:
+    """Yields the answers for a range, each with its rows."""
+    ranges = {place: (start, end)}
+    for part in reader.read(ranges, _FETCH_BYTES):
+        matching = chain.from_iterable(
+            matches(records, wanted) for records in committed_records(part, ranges)
+        )
+        rows = [
+            _row(receipt, place[1], offset)
+            for offset, receipt in matching
+            if scope.has_record(receipt.source)
+        ]
+        yield part[0], rows
 
 
 def _topic(settings: Settings) -> str:

@@ -19,7 +19,10 @@ from tests.harness.timer_rows import TimerRow
 
 from duewheel.adapters.spark import DuewheelSource
 from duewheel.client.request_headers import rejected_headers
+from duewheel.errors import ConfigError
+from duewheel.tables import LISTS
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "spark.md"
 COUNT = 100
 
 
@@ -46,6 +49,48 @@ def test_the_options_of_a_table_are_conditions(
     batches: Iterator[Any] = source.reader(StructType()).read(InputPartition(None))
     assert sum(len(batch) for batch in batches) == count
     assert source.schema().startswith("`id` string, `source` string, `due` timestamp, ")
+
+
+def test_an_option_is_named_as_it_was_given() -> None:
+    for name, wrong in {"since": "yesterday", "until": "2027-01-15T08:00"}.items():
+        with pytest.raises(ConfigError, match=f"^{name}: "):
+            DuewheelSource({"table": "receipts", name: wrong}).schema()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"table": "pending"}, "the table pending cannot be a stream, only receipts can"),
+        ({"table": "receipts", "until": "0"}, "leave out the option until"),
+    ],
+)
+def test_a_stream_has_receipts_and_no_end(options: dict[str, str], reason: str) -> None:
+    reader: Any = DuewheelSource(options).streamReader(StructType())
+    calls = (
+        reader.initialOffset,
+        reader.latestOffset,
+        lambda: list(reader.read(InputPartition((0, 0, 1)))),
+    )
+    for call in calls:
+        with pytest.raises(ConfigError, match=reason):
+            call()
+
+
+def test_a_stream_reads_each_partition_up_to_its_end() -> None:
+    reader = DuewheelSource({"table": "receipts"}).streamReader(StructType())
+    ranges = reader.partitions({"0": 5, "2": 7}, {"0": 5, "2": 9, "10": 4})
+    assert [each.value for each in ranges] == [(2, 7, 9), (10, 0, 4)]
+    for end in ({"0": 4, "2": 7}, {"2": 7}):
+        with pytest.raises(ConfigError, match=r"partition 0 .* ends at ., .* up to 5:"):
+            reader.partitions({"0": 5, "2": 7}, end)
+
+
+def test_the_page_has_the_columns_of_each_table() -> None:
+    _, _, rest = PAGE.read_text("utf-8").partition("```\npending:")
+    block = "pending:" + "".join(rest.partition("```")[0].split())
+    schemas = ((name, DuewheelSource({"table": name}).schema()) for name in LISTS)
+    columns = (f"{name}:{schema.replace('` ', ':').replace('`', '')}" for name, schema in schemas)
+    assert block == "".join(columns).replace(" ", "")
 
 
 def test_a_message_that_makes_no_timer_requests_nothing_but_its_rejection() -> None:
