@@ -124,7 +124,7 @@ class RecordingProducer:
 
     def _acknowledged(self, name: str, args: Any, named: Any, result: Any) -> Future[Any]:
         if self.is_down:
-            raise KafkaUnavailable("Kafka takes no connections")
+            raise KafkaUnavailable("Kafka answers no client")
         self.calls.append((name, args, named))
         future: Future[Any] = Future()
         if len(self.calls) - 1 in self.refused:

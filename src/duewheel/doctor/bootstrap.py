@@ -1,4 +1,4 @@
-"""Makes findings of the bootstrap servers: whether they take connections, and accept a client."""
+"""Makes findings of the bootstrap servers: whether they log a client in."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from collections.abc import Sequence
 from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings
-from duewheel.errors import ConfigError, DuewheelError
-from duewheel.kafka.connect.bootstrap import REMEDY, capture_errors, connect_errors
+from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
+from duewheel.kafka.connect.bootstrap import capture_errors
 from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.connect.login import LoginAttempt, require_one
+
+_REMEDY = "correct kafka.bootstrap_servers, name resolution or firewall"
 
 
 def examine(cluster: Cluster) -> Findings:
-    """Connects to each server from this host, unless the clients use a proxy; then as a client.
+    """Logs in to each server, then connects as a client.
 
     Raises:
-        Ended: none takes a connection, or accepts the client.
+        Ended: none logs a client in, or the client gets no further.
     """
     call_s = cluster.settings.dequeue.call_deadline.total_seconds()
-    yield from check_servers(connect_errors(cluster.settings, call_s))
+    yield from check_servers(cluster.clients, cluster.clients.attempts(Deadline(call_s)))
     with capture_errors() as errors:
         try:
             cluster.reader.call("connect", lambda _: None)
@@ -27,30 +31,31 @@ def examine(cluster: Cluster) -> Findings:
             raise Ended(client_refused(cluster.clients, error, errors.text)) from error
 
 
-def check_servers(by_server: Sequence[tuple[str, str]]) -> Findings:
-    """Makes a finding for each server with its error or "".
+def check_servers(clients: KafkaClients, made: Sequence[LoginAttempt]) -> Findings:
+    """Makes a finding of each server's attempt.
 
     Raises:
-        Ended: all have one.
+        Ended: all have failed.
     """
-    if by_server and all(error for _, error in by_server):
-        servers = ",".join(server for server, _ in by_server)
-        reasons = "; ".join(dict.fromkeys(error for _, error in by_server))
-        found = f"takes no connections: {reasons}"
-        raise Ended(Check(UNREACHABLE, servers).error(found, REMEDY))
-    for server, error in by_server:
-        check = Check("bootstrap_server", server)
-        if error:
-            yield check.warning(f"takes no connections: {error}", REMEDY)
+    try:
+        require_one(made)
+    except ConfigError as error:
+        raise Ended(client_refused(clients, error, "")) from error
+    except KafkaUnavailable as error:
+        raise Ended(Check(UNREACHABLE, clients.address).error(str(error), _REMEDY)) from error
+    for each in made:
+        check = Check("bootstrap_server", each.server)
+        if each.problem:
+            yield check.warning(f"logs no client in: {each.problem}", _REMEDY)
         else:
-            yield check.ok("takes connections")
+            yield check.ok("logs a client in")
 
 
 def client_refused(clients: KafkaClients, error: DuewheelError, last_error: str) -> DoctorFinding:
-    """Makes the finding of servers that take connections and accept no client."""
+    """Makes the finding of servers that can be reached and accept no client."""
     check = Check("kafka_refuses", clients.address)
     if isinstance(error, ConfigError):  # it says which setting is wrong
         return check.error(str(error), "correct [kafka.client]")
     last = f"; last log line: {clients.options.redacted(last_error)}" if last_error else ""
-    found = f"takes connections, but accepts no client: {error}{last}"
+    found = f"logs a client in, but serves none: {error}{last}"
     return check.error(found, "the log of the brokers has the reason")

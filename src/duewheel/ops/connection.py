@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from duewheel.config.settings import Settings
-from duewheel.errors import KafkaUnavailable, Unacknowledged
+from duewheel.errors import DuewheelError, KafkaUnavailable, Unacknowledged
 from duewheel.kafka.connect import bootstrap
 from duewheel.kafka.connect.client_options import ClientOptions
 
 ANSWER_S = 30.0  # the longest wait for an answer
+_WHY_S = 3.0  # for the reason of a failure that is known
 
 
 @contextmanager
@@ -35,5 +36,10 @@ def require_kafka(settings: Settings) -> Iterator[None]:
 
 
 def why_unreachable(settings: Settings) -> str:
-    """Returns each server's reason, if none takes a connection from this host; else ""."""
-    return bootstrap.why_unreachable(settings)
+    """Returns each server's reason, if none logs a client in; else ""."""
+    with bootstrap.capture_errors():
+        try:
+            bootstrap.require_connection(settings, _WHY_S)
+        except DuewheelError as error:
+            return str(error)
+    return ""

@@ -10,24 +10,33 @@ from duewheel.doctor import bootstrap
 from duewheel.doctor.findings import Ended
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.connect.login import LoginAttempt
+
+CLIENTS = KafkaClients({"bootstrap_servers": ["a:1", "b:2"]})
+REFUSED = LoginAttempt("a:1", "refused")
 
 
 def test_one_server_of_several_may_be_away() -> None:
-    found = list(bootstrap.check_servers([("a:1", ""), ("b:2", "refused")]))
+    found = list(bootstrap.check_servers(CLIENTS, [LoginAttempt("b:2"), REFUSED]))
     assert severities(found) == ["ok", "warning"]
-    assert (found[1].subject, found[1].found) == ("b:2", "takes no connections: refused")
+    assert (found[1].subject, found[1].found) == ("a:1", "logs no client in: refused")
 
 
 def test_no_server_at_all_ends_the_examination() -> None:
     with pytest.raises(Ended) as ended:
-        list(bootstrap.check_servers([("a:1", "refused"), ("b:2", "refused")]))
+        list(bootstrap.check_servers(CLIENTS, [REFUSED, LoginAttempt("b:2", "refused")]))
     finding = ended.value.finding
     assert (finding.code, finding.subject) == (UNREACHABLE, "a:1,b:2")
-    assert finding.found == "takes no connections: refused", "a shared reason is said once"
+    assert finding.found == "Kafka answers no client: a:1: refused; b:2: refused"
 
 
-def test_behind_a_proxy_no_server_is_tried() -> None:
-    assert list(bootstrap.check_servers([])) == []
+def test_settings_that_one_server_refuses_end_the_examination() -> None:
+    wrong = LoginAttempt("b:2", "speaks TLS", is_refusal=True)
+    with pytest.raises(Ended) as ended:
+        list(bootstrap.check_servers(CLIENTS, [REFUSED, wrong]))
+    finding = ended.value.finding
+    assert (finding.code, finding.remedy) == ("kafka_refuses", "correct [kafka.client]")
+    assert finding.found == "Kafka refuses these client settings: b:2 speaks TLS"
 
 
 def test_servers_that_accept_no_client() -> None:

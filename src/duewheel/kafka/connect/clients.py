@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -135,32 +136,36 @@ class KafkaClients:
         """The result of a call that connects. If the servers refuse these settings, it ends with
         their reason, not at the deadline: kafka-python would try again until then.
         """
-        reasons: list[str] = []
+        reasons: list[KafkaUnavailable] = []
 
-        def require_login() -> None:
-            made = login.attempts(self.options.values, deadline.part(LOGIN_S))
-            if why := login.why_refused(made):
-                raise self.refused(why)
-            if all(each.problem for each in made):
-                reasons.extend(f"{each.server}: {each.problem}" for each in made)
-                log.warning("no broker answers yet: %s", self.options.redacted("; ".join(reasons)))
+        def ask_why() -> None:
+            try:
+                self.require_login(deadline.part(LOGIN_S))
+            except KafkaUnavailable as error:
+                reasons.append(error)
+                log.warning("%s; this client tries again", error)
 
         with self.explained(what):
             try:
-                return within(deadline, what, connect, (_REASON_AFTER_S, require_login))
+                return within(deadline, what, connect, (_REASON_AFTER_S, ask_why))
             except DeadlineExceeded as error:
                 if not reasons:
                     raise
-                why = self.options.redacted("; ".join(reasons))
-                raise KafkaUnavailable(f"Kafka answers no client: {why}; {error}") from None
+                raise KafkaUnavailable(f"{reasons[0]}; {error}") from None
 
     def attempts(self, deadline: Deadline) -> list[login.LoginAttempt]:
         """Asks each bootstrap server to log a client in, once."""
-        return login.attempts(self.options.values, deadline)
+        made = login.attempts(self.options.values, deadline)
+        return [replace(each, problem=self.options.redacted(each.problem)) for each in made]
 
-    def refused(self, why: str) -> ConfigError:
-        """Makes the error of settings that the servers refuse."""
-        return ConfigError(f"Kafka refuses these client settings: {self.options.redacted(why)}")
+    def require_login(self, deadline: Deadline) -> None:
+        """Refuses to go on if no bootstrap server logs a client in, asked once.
+
+        Raises:
+            ConfigError: the servers refuse the client settings; with the reason.
+            KafkaUnavailable: with each server's reason.
+        """
+        login.require_one(self.attempts(deadline))
 
     def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
         """A new client; a failure leaves no open socket and no thread. `own` settings win."""

@@ -26,6 +26,7 @@ from kafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
+from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.connect.network_client import (
     NetworkClient,
@@ -35,7 +36,7 @@ from duewheel.kafka.connect.network_client import (
 )
 from duewheel.threads import each_beside
 
-SERVERS_AT_A_TIME = 16
+_SERVERS_AT_A_TIME = 16
 # Of kafka-python's and OpenSSL's errors: a certificate that the client refuses.
 _OTHER_NAME = "certificate is not valid for"
 _UNTRUSTED = ("self-signed certificate", "self signed certificate", "unable to get local issuer")
@@ -63,7 +64,7 @@ def attempts(options: Options, deadline: Deadline) -> list[LoginAttempt]:
         "login",
         lambda server: _Login(options, server, deadline).attempt(),
         servers,
-        SERVERS_AT_A_TIME,
+        _SERVERS_AT_A_TIME,
     )
 
 
@@ -80,11 +81,20 @@ def in_words(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def why_refused(made: Sequence[LoginAttempt]) -> str:
-    """The first server that refuses the settings, and why; "" if one accepts them, or none says."""
-    if any(not each.problem for each in made):
-        return ""
-    return next((f"{each.server} {each.problem}" for each in made if each.is_refusal), "")
+def require_one(made: Sequence[LoginAttempt]) -> None:
+    """Refuses to go on if all attempts have failed.
+
+    Raises:
+        ConfigError: one server refuses the settings; with its reason.
+        KafkaUnavailable: with each server's reason.
+    """
+    if not all(each.problem for each in made):
+        return
+    for each in made:
+        if each.is_refusal:
+            raise ConfigError(f"Kafka refuses these client settings: {each.server} {each.problem}")
+    reasons = "; ".join(f"{each.server}: {each.problem}" for each in made)
+    raise KafkaUnavailable(f"Kafka answers no client: {reasons}")
 
 
 class _Login:
@@ -171,7 +181,7 @@ class _Login:
 
     def _explained_by_tls(self, text: str) -> str:
         if _OTHER_NAME in text:
-            host, _ = host_and_port(self._server)
+            host, _ = _host_and_port(self._server)
             return f"has a certificate without the name {host!r}: use one that it has"
         if any(each in text for each in _UNTRUSTED):
             return "has a certificate that this client does not trust: correct ssl_cafile"
@@ -181,7 +191,7 @@ class _Login:
         """Whether a TLS server answers; None if no server does. Its certificate does not matter."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        host, port = host_and_port(self._server)
+        host, port = _host_and_port(self._server)
         left_s = max(0.1, self._deadline.remaining_s())
         try:
             raw = socket.create_connection((host, port), left_s)
@@ -231,7 +241,7 @@ async def _handshake(_: Any, connection: Any) -> Sequence[str]:
     return list(response.mechanisms) if response.error_code in _OFFERED else ()
 
 
-def host_and_port(server: str) -> tuple[str, int]:
+def _host_and_port(server: str) -> tuple[str, int]:
     """The parts of a bootstrap server's address."""
     host, colon, port = server.strip().rpartition(":")
     return (host.strip("[]"), int(port)) if colon and port.isdecimal() else (server.strip(), _PORT)

@@ -24,7 +24,7 @@ def connect_producer(settings: Settings, timer_topic: str) -> DelayProducer:
     """Connects a producer of a timer topic, which can read replies.
 
     Raises:
-        KafkaUnavailable: no server takes connections.
+        KafkaUnavailable: no server logs a client in.
     """
     require_connection(settings)
     return DelayProducer(
@@ -60,7 +60,7 @@ class TimerWriter:
         never send again.
 
         Raises:
-            KafkaUnavailable: no server takes connections.
+            KafkaUnavailable: no server logs a client in.
             InvalidTimer, Unacknowledged: as `acknowledging`.
         """
         with self.acknowledging():

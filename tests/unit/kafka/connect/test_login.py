@@ -20,7 +20,7 @@ from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.connect.login import LoginAttempt, attempts, in_words, why_refused
+from duewheel.kafka.connect.login import LoginAttempt, attempts, in_words, require_one
 
 
 def attempt(address: str, seconds: float = 5.0, **settings: Any) -> LoginAttempt:
@@ -34,7 +34,8 @@ def test_a_client_without_tls_at_a_port_with_it() -> None:
         assert made.is_refusal
         expected = "speaks TLS: security_protocol is PLAINTEXT, should be SSL or SASL_SSL"
         assert made.problem == expected
-        assert why_refused([made]) == f"{address} {expected}"
+        with pytest.raises(ConfigError, match=f"{address} {expected}"):
+            require_one([made])
 
 
 def test_a_server_that_says_nothing_is_no_refusal() -> None:
@@ -74,9 +75,11 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_one_server_that_accepts_is_enough() -> None:
     refused = LoginAttempt("a:1", "speaks TLS", is_refusal=True)
     unknown = LoginAttempt("b:1", "is down")
-    assert why_refused([unknown, refused]) == "a:1 speaks TLS"
-    assert why_refused([refused, LoginAttempt("c:1")]) == ""
-    assert why_refused([unknown]) == ""
+    with pytest.raises(ConfigError, match="a:1 speaks TLS"):
+        require_one([unknown, refused])
+    require_one([refused, LoginAttempt("c:1")])
+    with pytest.raises(KafkaUnavailable, match="Kafka answers no client: b:1: is down"):
+        require_one([unknown])
 
 
 def test_a_client_gives_up_at_once_where_its_settings_are_refused() -> None:
@@ -91,7 +94,7 @@ def test_a_client_that_reaches_nobody_ends_with_the_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its time passes once the reason is known, however long a slow host takes for that."""
-    deadline = Deadline(60, now_s=lambda: 60.0 * ("no broker answers yet" in caplog.text))
+    deadline = Deadline(60, now_s=lambda: 60.0 * ("this client tries again" in caplog.text))
     (nobody,) = free_ports(1)
     client = KafkaClients({"bootstrap_servers": [f"{HOST}:{nobody}"]})
     reason = f"{HOST}:{nobody}: Connection refused (ECONNREFUSED)"
