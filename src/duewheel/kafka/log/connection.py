@@ -8,7 +8,7 @@ Metadata, security, the sockets to leaders and the protocol stay kafka-python's.
 - After an error the metadata is read again.
 - The first call connects. A request that fails closes the connections, and the next one opens
   others: after its deadline the failed one may still run in them.
-- Each call has one deadline: that of the block that it is in (`within`), or one of its own.
+- Each call has one deadline: that of the block that it is in (`bounded_by`), or its own.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LogConnection:
         self.close()
 
     @contextmanager
-    def within(self, deadline: Deadline) -> Iterator[Self]:
+    def bounded_by(self, deadline: Deadline) -> Iterator[Self]:
         """All calls of a block have this deadline."""
         begin, self._begin = self._begin, lambda: deadline
         try:
@@ -165,7 +165,7 @@ class LogConnection:
             partitions: None: all of the reader's topics.
             committed: as for `offsets`.
         """
-        with self.within(self._begin()):
+        with self.bounded_by(self._begin()):
             places = self.partitions() if partitions is None else list(partitions)
             starts = self.offsets(places, EARLIEST)
             ends = self.offsets(places, LATEST, committed=committed)
@@ -179,21 +179,8 @@ class LogConnection:
         """As `offsets`, at once: with the error of each partition that does not answer now, such as
         one that is missing or has no leader.
         """
-        deadline, left = self._begin(), list(partitions)
-        answers: dict[TopicPartition, int | Exception] = {}
         try:
-            for is_second in (False, True):
-                if left and (self._add_topics(left) or is_second):  # then a leader may have moved
-                    try:
-                        refresh = self._requests(deadline).refresh_metadata
-                        self._run_or_close(deadline, "read the metadata", refresh)
-                    except KafkaUnavailable:
-                        if not answers:
-                            raise
-                        break  # the answers so far count, though the broker asked now is away
-                answers |= self._ask_leaders(deadline, left, at, committed) if left else {}
-                left = [each for each in left if not isinstance(answers.get(each), int)]
-            return answers
+            return self._ask_twice(self._begin(), list(partitions), at, committed)
         finally:
             # kafka-python reads the metadata of all topics again and again, ten times a second
             # once one of them is deleted.
@@ -201,6 +188,25 @@ class LogConnection:
                 self._topics = [*self._own_topics]
                 if self._connected is not None:
                     self._connected.set_topics(self._topics)
+
+    def _ask_twice(
+        self, deadline: Deadline, left: list[TopicPartition], at: int, committed: bool | None
+    ) -> dict[TopicPartition, int | Exception]:
+        answers: dict[TopicPartition, int | Exception] = {}
+        for is_second in (False, True):
+            if not left:
+                break
+            try:
+                if self._add_topics(left) or is_second:  # then a leader may have moved
+                    refresh = self._requests(deadline).refresh_metadata
+                    self._run_or_close(deadline, "read the metadata", refresh)
+            except KafkaUnavailable:
+                if not answers:
+                    raise
+                break  # the answers so far count, though the broker asked now is away
+            answers |= self._ask_leaders(deadline, left, at, committed)
+            left = [each for each in left if not isinstance(answers.get(each), int)]
+        return answers
 
     def present_ends(
         self, partitions: Iterable[TopicPartition], *, committed: bool | None = None
@@ -213,7 +219,7 @@ class LogConnection:
         """The first offset of each partition whose timestamp is `time_ms` or later; partitions
         without one are left out.
         """
-        with self.within(self._begin()):
+        with self.bounded_by(self._begin()):
             found = self.offsets(self.partitions(), max(0, time_ms))
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 

@@ -50,7 +50,7 @@ class LogReader(LogConnection):
         while positions := {p: at for p, at in positions.items() if at < ranges[p][1]}:
             untils = {p: ranges[p][1] for p in positions}
             part, refused, failures = self._fetch(deadline, positions, bytes_max, untils)
-            with self.within(deadline):
+            with self.bounded_by(deadline):
                 failures += self._move_to_log_starts(refused, positions)
             if part:
                 yield part
@@ -90,7 +90,7 @@ class LogReader(LogConnection):
         """
         deadline = self._begin()
         part, refused, failures = self._fetch(deadline, positions, bytes_max)
-        with self.within(deadline):
+        with self.bounded_by(deadline):
             positions.update(self.offsets(refused, EARLIEST))
         self._retry_before(deadline, failures)
         return chain.from_iterable(map(records_of, part))

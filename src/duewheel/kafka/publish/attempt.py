@@ -60,7 +60,7 @@ class AttemptMaker:
         moves, closed = Moved(held=progress.held), set[TopicPartition]()
         topics = {part.topic for part in parts} | {topic for topic, _ in progress.held}
         deadline = self._session.preparing(len(topics))
-        with self._reader.within(deadline):
+        with self._reader.bounded_by(deadline):
             if progress.held or returning:
                 moves, closed = self._moved(admin, parts, returning, progress, deadline)
             batches = split(parts, closed, moves.held, progress.topic_ids, self._state_end)

@@ -154,7 +154,7 @@ class FencedSession:
         return found
 
     def _read(self, deadline: Deadline, *, past_open: bool) -> Progress | None:
-        with self.reader.within(deadline):
+        with self.reader.bounded_by(deadline):
             return self.progress.read(self.reader, past_open=past_open)
 
     def _claim(self, progress: Progress | None, numbers: Sequence[int]) -> None:
@@ -200,7 +200,7 @@ class FencedSession:
         """
         partitions = list(ending.partitions)
         try:
-            with self.reader.within(Deadline(self._limits.quiet_s)):
+            with self.reader.bounded_by(Deadline(self._limits.quiet_s)):
                 # The end first: later records are stable, too, unless a transaction is open.
                 ends = self.reader.present_ends(partitions, committed=False)
                 stable = self.reader.present_ends(partitions)
@@ -244,7 +244,7 @@ class FencedSession:
         """See Publisher."""
         if self._admin is None:
             raise KafkaUnavailable("the publisher is not started")
-        with self.reader.within(Deadline(self._limits.quiet_s, self._stopping)):
+        with self.reader.bounded_by(Deadline(self._limits.quiet_s, self._stopping)):
             return self.reader.present_ends(partitions, committed=False)
 
     def close(self) -> None:

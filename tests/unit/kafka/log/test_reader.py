@@ -222,7 +222,7 @@ def test_a_call_has_one_deadline_whatever_it_requests(monkeypatch: pytest.Monkey
     assert len(begun) == 1
     assert used == begun * 2
     own = Deadline(60)
-    with reader.within(own):
+    with reader.bounded_by(own):
         reader.bounds()
         reader.offsets([TIMERS], LATEST)
     assert len(begun) == 1
