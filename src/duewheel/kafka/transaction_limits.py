@@ -29,9 +29,8 @@ class TransactionLimits:
         ending_s: how long Kafka may take to end the last transaction of an id until the shard goes
             on under another id. More than a broker's failure takes to be noticed, 9 s by default.
         stop_s: how long to wait for a dropped producer's thread.
-        target_age_s: how long a topic's metadata is cached.
-        missing_target_age_s: the same for a topic that does not exist.
-        unavailable_target_age_s: the same for a topic with a partition that takes no writes.
+        unavailable_target_age_s: how long the metadata of a topic is cached that has a partition
+            which takes no writes.
         quiet_s: how long a partition may leave a batch unanswered while others are answered;
             noticed about a second later.
         verdict_s: how long a partition that failed is not tried, from the next commit on: after
@@ -45,8 +44,6 @@ class TransactionLimits:
     batch_bytes_max: int = 64 * 1024 * 1024
     ending_s: float = 15.0
     stop_s: float = 5.0
-    target_age_s: float = 30.0
-    missing_target_age_s: float = 10.0
     unavailable_target_age_s: float = 3.0
     quiet_s: float = 1.5
     verdict_s: tuple[float, float] = (5.0, 60.0)

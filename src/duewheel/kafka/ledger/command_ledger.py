@@ -98,7 +98,7 @@ class CommandLedger(Generic[P]):
         self._clients = KafkaClients(settings.kafka.client_options("consumer"))
         self._limits = limits or shard_settings.publisher_limits(settings)
         unavailable = UnavailablePartitions(self._limits.verdict_s)
-        self._refusal_limits = RefusalLimits(self._limits.target_age_s)
+        self._refusal_limits = RefusalLimits()
         self._catalog = TargetCatalog(
             self._clients, self._limits, unavailable, self._refusal_limits
         )

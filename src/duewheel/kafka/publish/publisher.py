@@ -133,7 +133,7 @@ class KafkaPublisher:
             self._limits.verdict_s,
             note=lambda topics: self._note(self._obstacles._replace(targets=topics)),
         )
-        self._refusals = RefusalLimits(self._limits.target_age_s)
+        self._refusals = RefusalLimits()
         self._catalog = TargetCatalog(
             self._clients, self._limits, self._unavailable, self._refusals, compression
         )

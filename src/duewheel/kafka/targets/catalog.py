@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -41,6 +41,8 @@ from duewheel.wheel.target_rules import Reason, Target, reason_text
 
 # How many names of users a transaction waits for: some ten milliseconds.
 LOOKUPS_MAX = 100
+_AGE_S = 30.0  # for which metadata is cached
+_MISSING_AGE_S = 10.0  # the same of a topic that does not exist
 
 
 class TargetCatalog:
@@ -60,15 +62,17 @@ class TargetCatalog:
         unavailable: UnavailablePartitions,
         refusals: RefusalLimits,
         compression: Compression | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clients = clients
         self._limits = limits
         self._unavailable, self._refusals = unavailable, refusals
         self._compression = compression or Compression()
-        self._usable: TtlCache[str, Target] = TtlCache()  # topics that take records
-        self._unusable: TtlCache[str, Target] = TtlCache()
+        self._now_s = now_s
+        self._usable: TtlCache[str, Target] = TtlCache(now_s=now_s)  # topics that take records
+        self._unusable: TtlCache[str, Target] = TtlCache(now_s=now_s)
         self._costly_log = CostlyLog()
-        self._rest_of_new = WorkRest()  # from waits for names that were not known
+        self._rest_of_new = WorkRest(now_s)  # from waits for names that were not known
         self._background = BackgroundLookups()
         self._complete: TtlCache[str, tuple[str, int]] = TtlCache()  # all partitions have logs
         self._describer = TargetDescriber(clients, limits, refusals.record_bytes, self._is_complete)
@@ -94,15 +98,15 @@ class TargetCatalog:
         missing = [topic for topic, target in targets.items() if target is None]
         needed = set(missing if needed is None else needed)
         now, later = self._now_and_later(missing, needed)
-        began_s = time.monotonic()
+        began_s = self._now_s()
         has_new = any(not self._usable.get_stale(topic) for topic in now if topic not in needed)
         for first in range(0, len(now), TOPICS_PER_REQUEST):
             targets.update(self._fetch(admin, now[first : first + TOPICS_PER_REQUEST], deadline))
         if has_new:
             # A producer that invents names would otherwise hold up each transaction.
-            self._rest_of_new.note_duration(time.monotonic() - began_s)
-        grace_s = self._limits.target_age_s  # one that existed long ago may be deleted
-        targets.update({topic: for_now(self._usable.get(topic, grace_s)) for topic in later})
+            self._rest_of_new.note_duration(self._now_s() - began_s)
+        # With a bound: one that existed long ago may be deleted.
+        targets.update({topic: for_now(self._usable.get(topic, _AGE_S)) for topic in later})
         self._background.add(later, partial(self._describer.describe, admin))
         found = self._present(targets)
         self._unavailable.on_metadata(found)
@@ -196,9 +200,8 @@ class TargetCatalog:
 
     def _ttl_s(self, target: Target) -> float:
         if target.refusal:
-            return self._limits.missing_target_age_s
-        limits = self._limits
-        return limits.unavailable_target_age_s if target.unavailable else limits.target_age_s
+            return _MISSING_AGE_S
+        return self._limits.unavailable_target_age_s if target.unavailable else _AGE_S
 
     def forget(self) -> None:
         """Drops all metadata; limits that refusals have shown are kept."""

@@ -13,6 +13,8 @@ from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.wheel.encoded import Part
 
+_AGE_S = 30.0  # for which limits in bytes are kept
+
 
 class RefusalLimits:
     """The limits that are known. One thread changes them; any thread may read one.
@@ -21,9 +23,7 @@ class RefusalLimits:
         refused: the sources of the refused records; replaced as a whole.
     """
 
-    def __init__(self, age_s: float) -> None:
-        """`age_s`: how long limits in bytes are kept."""
-        self._age_s = age_s
+    def __init__(self) -> None:
         self._batch_bytes: TtlCache[str, int] = TtlCache()
         self._record_bytes: TtlCache[str, int] = TtlCache()
         self.refused: frozenset[bytes] = frozenset()
@@ -42,9 +42,9 @@ class RefusalLimits:
         """Notes a limit, by a batch whose content was refused; it can be divided."""
         size = HEADER_BYTES + sent.batch.plain_bytes
         if sent.source is None:
-            self._batch_bytes.put(sent.topic, size // 2, self._age_s)
+            self._batch_bytes.put(sent.topic, size // 2, _AGE_S)
         elif isinstance(error, TOO_LARGE):
-            self._record_bytes.put(sent.topic, size - 1, self._age_s)
+            self._record_bytes.put(sent.topic, size - 1, _AGE_S)
         else:
             self.refused |= {sent.source}
 

@@ -15,7 +15,7 @@ from functools import partial
 from duewheel.api.shard import BoundInForce
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX
 from duewheel.config.settings import Settings
-from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.kafka.shard_settings import publisher_limits
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX
 from duewheel.runtime.readiness import ReadyBounds
 from duewheel.schemas.header_names import RECURRING_BYTES_MAX, RECURRING_HEADERS_MAX
@@ -35,6 +35,7 @@ Value = int | str | dict[str, int] | None
 def bounds_in_force(settings: Settings) -> dict[str, BoundInForce]:
     """Builds the section `bounds` of `config check` and `status`: by name, `value` and `from`."""
     set_by, ready = partial(_set, settings), ReadyBounds.of(settings)
+    transactions = publisher_limits(settings)
     rows = settings.ingest.max_offsets_per_trigger
     lowered = Attempt.read(settings.storage.data_dir / SPARK_DIR)
     unlimited = BoundInForce(value=None, source=set_by("dequeue.hot_slot").source)
@@ -74,9 +75,9 @@ def bounds_in_force(settings: Settings) -> dict[str, BoundInForce]:
         "transaction_answers": _fixed(dequeue_config.REPLIES_MAX),
         "transaction_timeout_ms": set_by("dequeue.transaction_timeout_ms"),
         "call_deadline_ms": set_by("dequeue.call_deadline"),
-        "batch_bytes": _fixed(TransactionLimits().batch_bytes),
+        "batch_bytes": _fixed(transactions.batch_bytes),
         "batch_bytes_max": _fixed(
-            TransactionLimits().batch_bytes_max, "fixed; less where a topic takes less"
+            transactions.batch_bytes_max, "fixed; less where a topic takes less"
         ),
         "ready_silence_ms": _fixed(ready.silence_ms),
         "ready_lag_ms": _fixed(ready.lag_ms, _RARELY_MORE),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,25 +60,21 @@ class MetadataClient:
         return {"topic": {resource.name: config for resource in resources}}
 
 
-LIMITS = TransactionLimits(
-    batch_bytes=8_000,
-    batch_bytes_max=90_000,
-    target_age_s=60,
-    missing_target_age_s=60,
-    unavailable_target_age_s=60,
-)
+LIMITS = TransactionLimits(batch_bytes=8_000, batch_bytes_max=90_000)
 
 
 def catalog(
     limits: TransactionLimits = LIMITS,
     unavailable: UnavailablePartitions | None = None,
     refusals: RefusalLimits | None = None,
+    now_s: Callable[[], float] = lambda: 0.0,
 ) -> TargetCatalog:
     return TargetCatalog(
         KafkaClients({}),
         limits,
         unavailable or UnavailablePartitions(),
-        refusals or RefusalLimits(limits.target_age_s),
+        refusals or RefusalLimits(),
+        now_s=now_s,
     )
 
 
@@ -115,8 +111,10 @@ def test_an_outage_is_believed_for_a_shorter_time() -> None:
     cluster = MetadataClient(
         {"down": topic(partition(0, leader=-1)), "up": topic(partition(0))}, {}
     )
-    asked = catalog(replace(LIMITS, unavailable_target_age_s=0))
+    now_s = 0.0
+    asked = catalog(now_s=lambda: now_s)
     assert look_up(asked, cluster, "down", "up")["down"].unavailable == {0}
+    now_s = LIMITS.unavailable_target_age_s
     look_up(asked, cluster, "up")
     assert cluster.asked == 1
     cluster.topics["down"] = topic(partition(0))
@@ -178,7 +176,7 @@ def test_a_closed_topic_takes_no_writes_until_it_is_closed_no_more() -> None:
 
 def test_refusals_narrow_down_to_the_bad_record() -> None:
     client: Any = MetadataClient({"t": topic(partition(0)), "other": topic(partition(0))}, {})
-    refusals = RefusalLimits(60)
+    refusals = RefusalLimits()
     asked = catalog(refusals=refusals)
     error = InvalidRecordError("bad")
     sizes = []
@@ -195,7 +193,7 @@ def test_refusals_narrow_down_to_the_bad_record() -> None:
 
 
 def test_the_size_of_a_record_that_was_too_large_bounds_the_next_ones() -> None:
-    cluster, refusals = MetadataClient({"t": topic(partition(0))}, {}), RefusalLimits(60)
+    cluster, refusals = MetadataClient({"t": topic(partition(0))}, {}), RefusalLimits()
     asked = catalog(refusals=refusals)
     assert look_up(asked, cluster, "t")["t"].batch_bytes_max == 90_000
     refusals.note_refusal(sent(0, 500, b"orders.delayed-0@7"), MessageSizeTooLargeError("large"))
@@ -228,23 +226,25 @@ def test_a_topic_whose_settings_no_transaction_survives_takes_no_writes(
 
 
 def test_invented_names_neither_displace_topics_nor_hold_up_each_transaction() -> None:
-    slow_s = 0.02
+    now_s, slow_s = 0.0, 30.0
 
     class Slow(MetadataClient):
         def describe_topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
-            time.sleep(slow_s)
+            nonlocal now_s
+            now_s += slow_s if "known" in names else 0.0  # a transaction waits for these
             return super().describe_topics(names)
 
     client: Any = Slow({"known": topic(partition(0))}, {})
-    asked = catalog(TransactionLimits(target_age_s=0.0))
+    asked = catalog(now_s=lambda: now_s)
     asked.resolve(client, ["known"], Deadline(10))
-    began_s, turns, waits = time.monotonic(), 20, 0
-    for turn in range(turns):
+    began_s, waits = now_s, 0
+    for turn in range(20):
+        now_s += 30.0  # the metadata expires
         invented = [f"no.such.{turn}.{number}" for number in range(1_000)]
         found = asked.resolve(client, [*invented, "known"], Deadline(10), [])
         assert found["known"].partitions == 1, "it is looked up before others, or has its old entry"
         waits += not all(found[name].is_unknown for name in invented)
-    assert 0 < waits <= 1 + (time.monotonic() - began_s) / (10 * slow_s)
+    assert 0 < waits <= 1 + (now_s - began_s) / (10 * slow_s)
     lookup = asked._background._running  # noqa: SLF001
     assert lookup is not None
     lookup.exception(timeout=60)
