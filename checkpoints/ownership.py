@@ -3,7 +3,8 @@
     sealed      the shard is not sealed: no directory may own one while partitions are reassigned
     shard       the progress has the shard's index, and the number of shards, of the configuration;
                 the mirror, if it can be read, has the index, too, which the process checks before
-                it starts: a start would discard the files of another shard
+                it starts: a start would discard the files of another shard. A shard that
+                begins has the number of the others
     settings    the settings that decide when a timer is due are those of its newest epoch: with
                 the shard `require_fits`, which DequeueConfig calls with its own values
     owner       this directory wrote the progress; or the progress has no owner, the operator has
@@ -20,7 +21,7 @@ This module changes nothing. wheel/recovery/kept_files.py decides which local fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,20 @@ def require_same_shard(progress: Progress, *, shard: int, shards: int) -> None:
             f"the progress was written as shard {progress.shard} of {progress.shards}, the "
             f"configuration says {shard} of {shards}: `duewheel reshard` changes their number"
         )
+
+
+def require_as_many(shards: Iterable[Progress], count: int) -> None:
+    """Refuses to begin a shard while others count their shards differently.
+
+    Raises:
+        RecoveryRefused: naming both numbers.
+    """
+    for each in shards:
+        if each.partitions and each.shards != count:
+            raise RecoveryRefused(
+                f"shard {each.shard} is one of {each.shards}, the configuration says {count}: "
+                f"`duewheel reshard --to {count}` reassigns the partitions"
+            )
 
 
 def require_own_files(local: Local, shard: int, path: Path) -> None:

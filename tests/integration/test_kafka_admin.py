@@ -149,8 +149,9 @@ def test_offsets_ids_and_missing_topics(
 def test_a_topic_that_kafka_refuses_is_the_configurations_fault(
     settings: Settings, admin: KafkaAdmin
 ) -> None:
-    with pytest.raises(ConfigError, match="replication"):
+    with pytest.raises(ConfigError, match="replication") as refused:
         admin.init_topics(settings, replication_factor=3)
+    assert all(repr(topic) in str(refused.value) for topic in settings.timer.topics)
 
 
 def test_a_broker_that_never_answers(caplog: pytest.LogCaptureFixture) -> None:

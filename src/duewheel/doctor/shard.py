@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from duewheel import factory
 from duewheel.api.examination import DoctorFinding, Severity
+from duewheel.checkpoints.ownership import require_as_many
 from duewheel.checkpoints.partition_limit import PARTITIONS_MAX, ROOM_BYTES, beyond_room
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
 from duewheel.errors import DuewheelError, RecoveryRefused
 from duewheel.kafka import shard_settings
-from duewheel.kafka.progress.all_shards import all_shards, require_as_many
+from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.kafka.topics.description import Topic
 
 
@@ -63,7 +64,8 @@ def _check_progress(cluster: Cluster) -> Findings:
     check = Check("progress", _subject(cluster))
     try:
         shards = all_shards(cluster.settings)
-        require_as_many(cluster.settings, shards)
+        count = cluster.settings.shard.count
+        require_as_many((each.progress for each in shards.values()), count)
         if newest := shards.get(cluster.settings.shard.index):
             config = factory.dequeue_config(cluster.settings)
             config.require_fits(newest.progress, cluster.settings.wheel)

@@ -21,7 +21,7 @@ import structlog
 from duewheel import factory
 from duewheel.checkpoints.local_state import read_local_state
 from duewheel.checkpoints.obstacles import FILE_NAME, Obstacles
-from duewheel.checkpoints.ownership import require_not_sealed, require_own_files
+from duewheel.checkpoints.ownership import require_as_many, require_not_sealed, require_own_files
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
@@ -29,7 +29,7 @@ from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Fenced, KafkaUnavailable, OwnerAlive, RecoveryPending
 from duewheel.extras import require
-from duewheel.kafka.progress.all_shards import all_shards, require_as_many
+from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.kafka.publish.publisher import KafkaPublisher, PublisherHooks
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import first_starts
@@ -334,7 +334,8 @@ def _first_progress(
     Raises:
         RecoveryRefused: other shards exist, and count their shards differently.
     """
-    require_as_many(settings, all_shards(settings, clock.stopping))
+    shards = all_shards(settings, clock.stopping)
+    require_as_many((each.progress for each in shards.values()), settings.shard.count)
     now_ms = min(clock.now_ms(), publisher.broker_now_ms())
     first = first_progress(directory, factory.dequeue_config(settings), starts, now_ms)
     return replace(first, epochs=first.epochs.drawing_key(secrets.randbits))

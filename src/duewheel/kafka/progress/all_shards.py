@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.config.settings import Settings
-from duewheel.errors import RecoveryRefused
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.progress.newest import newest_records
@@ -35,18 +33,3 @@ def all_shards(
         if named and record_key(int(named[1])) == key:
             shards[int(named[1])] = Seen(Progress.decode(record.value), record.timestamp_ms)
     return dict(sorted(shards.items()))
-
-
-def require_as_many(settings: Settings, shards: Mapping[int, Seen]) -> None:
-    """Refuses to begin a shard while others count their shards differently.
-
-    Raises:
-        RecoveryRefused: naming both numbers.
-    """
-    for index, written in shards.items():
-        count = written.progress.shards
-        if written.progress.partitions and count != settings.shard.count:
-            raise RecoveryRefused(
-                f"shard {index} is one of {count}, the configuration says {settings.shard.count}: "
-                f"`duewheel reshard --to {settings.shard.count}` reassigns the partitions"
-            )

@@ -127,7 +127,7 @@ class KafkaAdmin(TopicChecks):
         the names of the latter. One that exists is left as it is.
 
         Raises:
-            ConfigError: Kafka refuses to create one; the message says why.
+            ConfigError: Kafka refuses to create some; the message says why.
         """
         refused = self._try_to_create(plans, replication_factor)
         plain = {
@@ -138,11 +138,12 @@ class KafkaAdmin(TopicChecks):
         if plain:
             refused = {name: why for name, why in refused.items() if name not in plain}
             refused |= self._try_to_create([*plain.values()], replication_factor)
-        for name, why in refused.items():
-            raise ConfigError(
-                f"Kafka at {self.clients.address} does not create topic {name!r}: "
-                f"{type(why).__name__}: {why.args[0]}"
+        if refused:
+            reasons = "; ".join(
+                f"topic {name!r}: {type(why).__name__}: {why.args[0]}"
+                for name, why in refused.items()
             )
+            raise ConfigError(f"Kafka at {self.clients.address} does not create {reasons}")
         timeout_ms = int(self._deadline_s * 1000)
         wanted = [plan.name for plan in plans]
         self.call("wait for topics", lambda c: c.wait_for_topics(wanted, timeout_ms), writes=True)
