@@ -163,9 +163,17 @@ class DiskFull(DuewheelError):
 
 
 class PublishDoubt(DuewheelError):
-    """A transaction may or may not have been committed: rebuild the producer, read the progress."""
+    """A transaction may or may not have been committed: rebuild the producer, read the progress.
+
+    Attributes:
+        was_begun: False: nothing was written. The remedy is the same.
+    """
 
     retriable = True
+
+    def __init__(self, text: str, *, was_begun: bool = True) -> None:
+        super().__init__(text)
+        self.was_begun = was_begun
 
 
 class TransactionTooSlow(PublishDoubt):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaTimeoutError, RequestTimedOutError
+from structlog.testing import capture_logs
 from tests.harness.fault_judge import (
     GIVE_UP_S,
     PARTITIONS,
@@ -287,6 +288,20 @@ def test_a_commit_whose_answer_is_not_awaited_is_found_done(make: Make, proxy: F
     proxy.inject(Fault("EndTxn", Action.HOLD_ANSWER, seconds=GIVE_UP_S))
     shard.deliver()
     assert shard.statistics.doubts >= 1
+    shard.judge()
+
+
+def test_a_failure_before_anything_is_written_is_no_doubt(
+    make: Make, proxy: FaultProxy, topics: FaultTopics
+) -> None:
+    shard = make(SHORT)
+    shard.start()
+    late = proxy.inject(Fault("Metadata", Action.HOLD, topic=topics.orders, seconds=GIVE_UP_S))
+    with capture_logs() as logs:
+        shard.deliver_over(late)
+    events = [each["event"] for each in logs]
+    assert (events.count("transaction not begun"), events.count("publish in doubt")) == (1, 0)
+    assert shard.statistics.doubts == 0
     shard.judge()
 
 

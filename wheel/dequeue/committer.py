@@ -223,7 +223,8 @@ class Committer:
 
     def _restart(self, doubt: PublishDoubt | None) -> Progress | None:
         """Takes the shard again after a doubt, and reads the progress."""
-        self._totals.now = self._totals.now.after_doubt()
+        if doubt is not None and doubt.was_begun:
+            self._totals.now = self._totals.now.after_doubt()
         if isinstance(doubt, Displaced):
             self._await_claim()
         return self._start_publisher()

@@ -31,8 +31,8 @@ TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 REFUSED = (*TOO_LARGE, InvalidRecordError, PolicyViolationError)
 
 
-def doubt_of(error: Exception, text: str) -> PublishDoubt:
+def doubt_of(error: Exception, text: str, *, was_begun: bool = True) -> PublishDoubt:
     """The doubt that an error of a transaction leaves, with this text."""
-    if isinstance(error, OUT_OF_TIME):
-        return TransactionTooSlow(text)
-    return Displaced(text) if isinstance(error, FENCED) else PublishDoubt(text)
+    is_late, is_fenced = isinstance(error, OUT_OF_TIME), isinstance(error, FENCED)
+    kind = TransactionTooSlow if is_late else Displaced if is_fenced else PublishDoubt
+    return kind(text, was_begun=was_begun)

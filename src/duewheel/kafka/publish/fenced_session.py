@@ -233,7 +233,7 @@ class FencedSession:
     def require_started(self) -> KafkaAdminClient:
         """The admin client; PublishDoubt before a start, or after an error."""
         if self._admin is None or not self.producer.is_open:
-            raise PublishDoubt("the publisher is not started")
+            raise PublishDoubt("the publisher is not started", was_begun=False)
         return self._admin
 
     def preparing(self, topics: int) -> Deadline:

@@ -17,11 +17,11 @@ A chunk of deliveries takes four steps, and goes one way:
     3. commit; its acknowledgement makes messages and progress visible together
 
 A failure before `publish` writes nothing. One in `publish` leaves a doubt: the transaction may be
-committed. Either drops the producer and all metadata, and raises `PublishDoubt`; `start` opens
-another producer, whose `init_transactions` ends the doubtful transaction, and reads the committed
-progress. Of a target that was deleted after its lookup Kafka takes neither partition nor batch:
-the wait for results (producer_internals.py) ends once metadata does not have it, and the next
-attempt has other fates for its rows.
+committed. Either drops the producer and all metadata, and raises `PublishDoubt`, whose `was_begun`
+and log line have the difference; `start` opens another producer, whose `init_transactions` ends the
+doubtful transaction, and reads the committed progress. Of a target that was deleted after its
+lookup Kafka takes neither partition nor batch: the wait for results (producer_internals.py) ends
+once metadata does not have it, and the next attempt has other fates for its rows.
 
 Every call has a deadline: one for the whole of `start`; one for `renew`, and one for `compose`,
 which grow with the number of topics; one for `publish`. A transaction that exceeds it raises
@@ -195,7 +195,7 @@ class KafkaPublisher:
         def lookup(topics: Sequence[str]) -> Mapping[str, Target]:
             return self._catalog.resolve(admin, topics, deadline, needed)
 
-        with self._doubting(prepared):
+        with self._doubting(prepared, was_begun=False):
             self._session.require_blocked()
             return self._encoder.renew(prepared, lookup, self._record_clock.waits_from_ms())
 
@@ -204,7 +204,7 @@ class KafkaPublisher:
         progress.require_publishable()
         rows = prepared or _NO_ROWS
         assert rows.encoded or not len(rows.deliveries), "`renew` comes before"
-        with self._doubting(rows):
+        with self._doubting(rows, was_begun=False):
             return self._attempts.make(admin, prepared, progress)
 
     def publish(self, attempt: PublishAttempt) -> int | None:
@@ -220,7 +220,7 @@ class KafkaPublisher:
             return stamp_ms
 
     @contextmanager
-    def _doubting(self, prepared: Prepared) -> Iterator[None]:
+    def _doubting(self, prepared: Prepared, *, was_begun: bool = True) -> Iterator[None]:
         """Around a step with these rows: an error drops the clients, and leaves a doubt."""
         began_ms = self._record_clock.boottime_ms()
         try:
@@ -230,7 +230,7 @@ class KafkaPublisher:
                 absent = [part for part in prepared.parts if part.topic in error.topics]
                 cause = Cause(absent, str(error), WhenToRest.AFTER_ANOTHER)
                 self._note_causes(prepared, [cause], began_ms)
-            raise self._after_failure(error) from None
+            raise self._after_failure(error, was_begun) from None
 
     def _transact(self, attempt: PublishAttempt, prepared: Prepared) -> int | None:
         """Steps 1 to 3 of the module's head; returns the brokers' clock, if it is in the reply."""
@@ -248,7 +248,7 @@ class KafkaPublisher:
             self._record_clock.note_stamp(stamp_ms, began_ms)
         return stamp_ms
 
-    def _after_failure(self, error: Exception) -> PublishDoubt:
+    def _after_failure(self, error: Exception, was_begun: bool) -> PublishDoubt:
         """Drops the clients after a failure, and logs it; returns the doubt that it leaves. The
         next attempts avoid partitions without an answer, and move fewer held copies after a
         time-out.
@@ -258,7 +258,7 @@ class KafkaPublisher:
         self.close()
         reason, of_id = self._clients.explain(error), self._session.producer.transactional_id
         log.warning(
-            "publish in doubt",
+            "publish in doubt" if was_begun else "transaction not begun",
             transactional_id=of_id,
             reason=reason,
             exc_info=False if isinstance(error, _EXPECTED) else error,
@@ -266,7 +266,7 @@ class KafkaPublisher:
         if isinstance(error, internals.NoAnswer):
             for late in error.partitions:
                 self._unavailable.note_failure((late.topic, late.partition), "no answer")
-        doubt = doubt_of(error, f"transaction of {of_id!r}: {reason}")
+        doubt = doubt_of(error, f"transaction of {of_id!r}: {reason}", was_begun=was_begun)
         if isinstance(doubt, TransactionTooSlow):
             self._attempts.note_timeout()
         return doubt
