@@ -40,7 +40,7 @@ from duewheel.java.find import Java
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.producer_internals import Outcome
-from duewheel.kafka.publish import fenced_session
+from duewheel.kafka.publish import transactional_ids
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.targets import resting_timer_topics
 from duewheel.kafka.transaction_errors import FENCED
@@ -174,14 +174,14 @@ def test_a_refusal_is_known_though_later_batches_have_no_result(broker: SharedBr
     publish(one, [Message(names.target, b"1", partition=0)], progress(1))
     forge(servers, f"{names.state}-0", names.target)
     session, outcomes = one._session, list[Outcome]()  # noqa: SLF001
-    place, record = session.progress.partition, session.record_of(progress(2))
+    place, record = session.shard_progress.partition, session.record_of(progress(2))
     batches = [((names.target, 0), record), (place, record), (place, record)]
     with pytest.raises(FENCED):
         session.producer.transact(batches, CLOCK.now_ms(), 1.0, outcomes.extend)
     assert [each.failed_itself for each in outcomes] == [True, False, False]
-    assert not session.refuses_id(), "nothing was noted"
-    session.note_refusing([names.target])
-    assert session.refuses_id()
+    assert not session.ids.refuses_id(), "nothing was noted"
+    session.ids.note_refusing([names.target])
+    assert session.ids.refuses_id()
     assert slot_of(started(one)) == 1
     assert session.producer.transactional_id == f"{names.state}-0~1"
     one.close()
@@ -238,7 +238,7 @@ def test_the_ids_are_free_once_kafka_is_repaired(
     java: Java, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An owner under any of the ids is fenced then."""
-    monkeypatch.setattr(fenced_session, "_RECHECK_S", 0.0)
+    monkeypatch.setattr(transactional_ids, "_RECHECK_S", 0.0)
     with DevBroker(java=java) as broker:
         servers = broker.bootstrap_servers
         with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:

@@ -34,7 +34,7 @@ from tests.soak.cluster import Cluster
 
 from duewheel.config.settings import load
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.publish.fenced_session import FencedSession
+from duewheel.kafka.publish.transactional_ids import TransactionalIds
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka
@@ -147,14 +147,14 @@ def test_a_timer_topic_rests_once_a_second_of_its_targets_fails(
     is_deleted: bool,
 ) -> None:
     """Each has changed since it was looked up, so that a transaction finds out, and is aborted."""
-    refusing, note = list[str](), FencedSession.note_refusing
+    refusing, note = list[str](), TransactionalIds.note_refusing
     servers = broker.bootstrap_servers
 
-    def noted(session: FencedSession, topics: list[str]) -> None:
+    def noted(ids: TransactionalIds, topics: list[str]) -> None:
         refusing.extend(topics)
-        note(session, topics)
+        note(ids, topics)
 
-    monkeypatch.setattr(FencedSession, "note_refusing", noted)
+    monkeypatch.setattr(TransactionalIds, "note_refusing", noted)
     shard, other = two_teams, f"{two_teams.topics.timers}.other"
     orders, bills = shard.topics.orders, shard.topics.bills
     more = f"{bills}.more"

@@ -35,7 +35,7 @@ class AttemptMaker:
 
     def __init__(self, session: FencedSession, catalog: TargetCatalog) -> None:
         self._session, self._catalog = session, catalog
-        self._state_partition, self._reader = session.progress.partition, session.reader
+        self._state_partition, self._reader = session.shard_progress.partition, session.reader
         self._moves_max = BATCHES_AT_ONCE
 
     def note_success(self) -> None:
@@ -113,7 +113,7 @@ def batches_of(
     for part in attempt.parts:
         yield (part.topic, part.partition), part.batch
     for record in (*attempt.records, session.record_of(attempt.progress)):
-        yield session.progress.partition, record
+        yield session.shard_progress.partition, record
 
 
 def latest_due_ms(deliveries: Deliveries) -> int:

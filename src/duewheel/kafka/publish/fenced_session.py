@@ -8,7 +8,7 @@ last two write a record to the state topic for its timestamp, outside of transac
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -23,15 +23,12 @@ from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
 from duewheel.kafka.progress.shard_progress import ShardProgress
 from duewheel.kafka.progress.state_topic import state_partition
-from duewheel.kafka.publish.transactional_ids import Ending, TransactionalIds, settled
+from duewheel.kafka.publish.transactional_ids import TransactionalIds, settled
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
-
-_HASTE_S = 1.0  # how long an id may take that a partition has refused
-_RECHECK_S = 30.0  # between looks at the blocked ids
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +47,8 @@ class FencedSession:
     """See the module's head. Not thread-safe.
 
     Attributes:
-        progress: the shard's, in its partition of the state topic.
+        shard_progress: in the shard's partition of the state topic.
+        ids: own the shard from the start on.
         reader: stays connected from the start on, so that later calls do not wait for brokers that
             are away.
     """
@@ -66,21 +64,13 @@ class FencedSession:
     ) -> None:
         """Connects nothing."""
         self._clients, self._limits, self._stopping = clients, limits, stopping
-        self._catalog, self._unavailable = catalog, unavailable
+        self._catalog = catalog
         partition = state_partition(names.state_topic, names.shard)
-        self.progress = ShardProgress(clients, partition, record_key(names.shard))
-        self._ids = TransactionalIds(
-            clients,
-            names.transactional_id,
-            limits,
-            stopping,
-            refuses=lambda ending: bool(self._unmarked(ending)),
-        )
-        self._numbers: tuple[int, ...] = self.progress.ids  # of the blocked ids, and the one in use
-        self._recheck = Deadline(_RECHECK_S)
-        self._refusing: frozenset[str] = frozenset()  # topics that have refused a batch
-        self._in_haste = False
+        self.shard_progress = ShardProgress(clients, partition, record_key(names.shard))
         self.reader = LogReader(clients, [names.state_topic])
+        self.ids = TransactionalIds(
+            clients, names.transactional_id, limits, stopping, self.reader, unavailable
+        )
         self._admin: KafkaAdminClient | None = None
         self._was_started = False
 
@@ -89,18 +79,18 @@ class FencedSession:
         deadline = self._limits.starting(self._stopping)
         with self._clients.opened(KafkaAdminClient, deadline) as admin:
             self._require_state_topic(admin, deadline)
-        topic = self.progress.partition.topic
+        topic = self.shard_progress.partition.topic
         with LogReader(self._clients, [topic], lambda: deadline) as reader:
-            return self.progress.read(reader, past_open=False)
+            return self.shard_progress.read(reader, past_open=False)
 
     def age_ms(self) -> int:
         """See Publisher."""
-        return self.progress.age_ms(self._limits.starting(self._stopping))
+        return self.shard_progress.age_ms(self._limits.starting(self._stopping))
 
     def broker_now_ms(self) -> int:
         """The brokers' clock."""
         deadline = self._limits.starting(self._stopping)
-        return broker_now_ms(self._clients, self.progress.partition, deadline)
+        return broker_now_ms(self._clients, self.shard_progress.partition, deadline)
 
     def start(self) -> Progress | None:
         """See Publisher."""
@@ -128,7 +118,7 @@ class FencedSession:
         self._admin = self._clients.open(KafkaAdminClient, deadline)
         self._require_state_topic(self._admin, deadline)
         found = self._take(self._admin, deadline)
-        if self._was_started and self.progress.is_to_yield:
+        if self._was_started and self.shard_progress.is_to_yield:
             raise Fenced("the partitions are being reassigned: `duewheel reshard` was run")
         return found
 
@@ -136,99 +126,43 @@ class FencedSession:
         """Takes the transactional ids in the order of transactional_ids.py; returns the newest
         progress.
         """
-        ending_s = _HASTE_S if self._in_haste else self._limits.ending_s
         found = self._read(deadline, past_open=False)
 
         def take(numbers: tuple[int, ...]) -> tuple[int, ...]:
-            topics = [self.progress.partition.topic]
-            return self._ids.take(admin, numbers, topics, deadline, ending_s)
+            return self.ids.take(admin, numbers, [self.shard_progress.partition.topic], deadline)
 
         def read() -> tuple[int, ...]:
             nonlocal found
             found = self._read(deadline, past_open=True)
-            return self.progress.ids
+            return self.shard_progress.ids
 
-        self._numbers = settled(self.progress.ids, take, read, lambda ids: self._claim(found, ids))
-        self._recheck, self._in_haste = Deadline(_RECHECK_S), False
-        self._close_topics()
+        settled(self.shard_progress.ids, take, read, lambda ids: self._claim(found, ids))
+        self.ids.note_settled()
         return found
 
     def _read(self, deadline: Deadline, *, past_open: bool) -> Progress | None:
         with self.reader.bounded_by(deadline):
-            return self.progress.read(self.reader, past_open=past_open)
+            return self.shard_progress.read(self.reader, past_open=past_open)
 
     def _claim(self, progress: Progress | None, numbers: Sequence[int]) -> None:
         """Writes the progress again, with the ids that are in use now."""
         if progress is None:
-            raise KafkaUnavailable("; ".join(map(str, self._ids.blocked)))
-        named = (self.progress.partition, self.progress.batch(progress, numbers))
+            raise KafkaUnavailable("; ".join(map(str, self.ids.blocked)))
+        named = (self.shard_progress.partition, self.shard_progress.batch(progress, numbers))
         try:
-            self.producer.transact([named], self.progress.read_ms)
+            self.producer.transact([named], self.shard_progress.read_ms)
         except Exception as error:
             reason = self._clients.explain(error)
             raise KafkaUnavailable(f"the transactional ids are not named: {reason}") from error
 
-    def note_refusing(self, topics: Iterable[str]) -> None:
-        """These topics have refused a batch, and may refuse the marker, too: the next start does
-        not wait for that for long.
-        """
-        self._refusing, self._in_haste = self._refusing.union(topics), True
-
-    def refuses_id(self) -> bool:
-        """Whether topics have refused the producer, and Kafka is still ending the transaction: so
-        no other producer has the id.
-        """
-        return self._admin is not None and self._in_haste and self._ids.is_ending()
-
-    def _close_topics(self) -> None:
-        """Closes the topics that refuse the marker of a blocked id. Others of its transaction have
-        their marker, also if the coordinator does not know it.
-        """
-        closed = dict[str, str]()
-        for ending in self._ids.blocked:
-            topics = {topic for topic, _ in ending.partitions}
-            if len(topics) > 1:
-                topics &= self._refusing | self._unmarked(ending)
-            closed |= dict.fromkeys(topics, str(ending))
-        self._refusing &= closed.keys()
-        self._unavailable.close_topics(closed)
-
-    def _unmarked(self, ending: Ending) -> frozenset[str]:
-        """The topics with records of a transaction that lack the marker, although the partition's
-        leader answers: its last stable offset stays below its end. Another client's transaction may
-        be the reason, for now.
-        """
-        partitions = list(ending.partitions)
-        try:
-            with self.reader.bounded_by(Deadline(self._limits.quiet_s)):
-                # The end first: later records are stable, too, unless a transaction is open.
-                ends = self.reader.present_ends(partitions, committed=False)
-                stable = self.reader.present_ends(partitions)
-        except KafkaUnavailable:
-            return frozenset()
-        return frozenset(p[0] for p, end in ends.items() if stable.get(p, end) < end)
-
     @property
     def producer(self) -> TransactionalProducer:
         """Owns the transactional id while it is open."""
-        return self._ids.producer
+        return self.ids.producer
 
     def record_of(self, progress: Progress) -> Batch:
         """The record of a progress."""
-        return self.progress.batch(progress, self._numbers)
-
-    def require_blocked(self) -> None:
-        """Looks at the blocked ids, and at the topics that they close, again, now and then.
-
-        Raises:
-            PublishDoubt: one can be taken: `start` takes it, and opens the topics that it closed.
-        """
-        admin, blocked = self.require_started(), self._numbers[:-1]
-        if blocked and not self._recheck.remaining_s():
-            self._recheck = Deadline(_RECHECK_S)
-            if not self._ids.are_blocked(admin, blocked):
-                raise PublishDoubt("a blocked transactional id can be taken again")
-            self._close_topics()
+        return self.shard_progress.batch(progress, self.ids.numbers)
 
     def require_started(self) -> KafkaAdminClient:
         """The admin client; PublishDoubt before a start, or after an error."""
@@ -259,7 +193,7 @@ class FencedSession:
         self._catalog.forget()
 
     def _require_state_topic(self, admin: KafkaAdminClient, deadline: Deadline) -> None:
-        topic, number = self.progress.partition
+        topic, number = self.shard_progress.partition
         target = self._catalog.existing(admin, [topic], deadline)[topic]
         if target.partitions <= number:
             raise ConfigError(

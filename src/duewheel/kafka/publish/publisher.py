@@ -196,7 +196,7 @@ class KafkaPublisher:
             return self._catalog.resolve(admin, topics, deadline, needed)
 
         with self._doubting(prepared, was_begun=False):
-            self._session.require_blocked()
+            self._session.ids.require_blocked(admin)
             return self._encoder.renew(prepared, lookup, self._record_clock.waits_from_ms())
 
     def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
@@ -253,7 +253,7 @@ class KafkaPublisher:
         next attempts avoid partitions without an answer, and move fewer held copies after a
         time-out.
         """
-        if isinstance(error, FENCED) and self._session.refuses_id():
+        if isinstance(error, FENCED) and self._session.ids.refuses_id():
             error = PartitionRefusesId(type(error).__name__)
         self.close()
         reason, of_id = self._clients.explain(error), self._session.producer.transactional_id
@@ -293,7 +293,7 @@ class KafkaPublisher:
                 self._unavailable.note_failure(partition, name)
             if follow.may_refuse_marker:
                 # A hint, unless the progress was acknowledged: Kafka names them at the next start.
-                self._session.note_refusing([part.topic])
+                self._session.ids.note_refusing([part.topic])
             causes.append(Cause([part], f"{part.topic} refused a record: {name}", follow.rest))
         self._note_causes(prepared, causes, began_ms)
 

@@ -34,16 +34,20 @@ from kafka.admin import TransactionState
 from kafka.errors import TransactionalIdNotFoundError
 from kafka.structs import TopicPartition as KafkaPartition
 
-from duewheel.errors import KafkaUnavailable
+from duewheel.errors import KafkaUnavailable, PublishDoubt
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
+from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.partition_names import partition_name, some_of
 
 _ENDING = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 _ASK_S = 5.0  # for the state of a transaction
 _FIRST_TRY_S = 1.0  # to take an id, if Kafka does not end its transaction
+_HASTE_S = 1.0  # how long an id may take that a partition has refused
+_RECHECK_S = 30.0  # between looks at the blocked ids
 
 log = structlog.get_logger(__name__)
 
@@ -101,7 +105,8 @@ class TransactionalIds:
 
     Attributes:
         producer: owns the present id while it is open.
-        blocked: the transactions of the blocked ids, as `take` has found them.
+        numbers: of the blocked ids and the present one, as `take` has found them.
+        blocked: the transactions of the blocked ids.
     """
 
     def __init__(
@@ -110,15 +115,20 @@ class TransactionalIds:
         first: str,
         limits: TransactionLimits,
         stopping: threading.Event | None,
-        refuses: Callable[[Ending], bool],
+        reader: LogReader,
+        unavailable: UnavailablePartitions,
     ) -> None:
-        """Connects nothing. `first` is the id with the number 0; `refuses` says whether a partition
-        refuses a marker, although it could take it.
+        """Connects nothing. `first` is the id with the number 0; `unavailable` gets the topics that
+        blocked ids close.
         """
         self._clients, self._first, self._limits = clients, first, limits
-        self._refuses = refuses
-        self._present: tuple[KafkaAdminClient, int] | None = None  # who can ask, and the id
+        self._reader, self._unavailable = reader, unavailable
+        self._recheck = Deadline(_RECHECK_S)
+        self._refusing: frozenset[str] = frozenset()  # topics that have refused a batch
+        self._in_haste = False
+        self._admin: KafkaAdminClient | None = None
         self.producer = TransactionalProducer(clients, first, limits, stopping, self.is_ending)
+        self.numbers: tuple[int, ...] = (0,)
         self.blocked: Sequence[Ending] = ()
 
     def take(
@@ -127,14 +137,9 @@ class TransactionalIds:
         numbers: Sequence[int],
         topics: Iterable[str],
         deadline: Deadline,
-        ending_s: float,
     ) -> tuple[int, ...]:
-        """Takes these ids; the producer has the last one, or if that is blocked a new one.
-
-        Args:
-            topics: whose metadata the producer loads.
-            ending_s: how long the last one may take until it counts as blocked, about; sooner, if a
-                partition refuses its marker.
+        """Takes these ids; the producer has the last one, or if that is blocked a new one, and
+        loads the metadata of the topics.
 
         Returns:
             The blocked ids, and the one that the producer has.
@@ -148,13 +153,13 @@ class TransactionalIds:
         for number in others:
             if number not in blocked:
                 self._open(number, [], deadline)
-        while (ending := self._try(admin, last, topics, deadline, ending_s)) is not None:
+        while (ending := self._try(admin, last, topics, deadline)) is not None:
             blocked[last] = ending
             last += 1
             log.warning("a transactional id is blocked: the next one is used", reason=str(ending))
         self.blocked = tuple(blocked.values())
-        self._present = admin, last
-        return (*blocked, last)
+        self._admin, self.numbers = admin, (*blocked, last)
+        return self.numbers
 
     def are_blocked(
         self, admin: KafkaAdminClient, numbers: Sequence[int], *, otherwise: bool = True
@@ -167,10 +172,66 @@ class TransactionalIds:
 
     def is_ending(self) -> bool:
         """Whether Kafka still ends a transaction of the present id; False without an answer."""
-        if self._present is None:
-            return False
-        admin, number = self._present
-        return self.are_blocked(admin, [number], otherwise=False)
+        admin, present = self._admin, self.numbers[-1:]
+        return admin is not None and self.are_blocked(admin, present, otherwise=False)
+
+    def note_refusing(self, topics: Iterable[str]) -> None:
+        """These topics have refused a batch, and may refuse the marker, too: the next start does
+        not wait for that for long.
+        """
+        self._refusing, self._in_haste = self._refusing.union(topics), True
+
+    def refuses_id(self) -> bool:
+        """Whether topics have refused the producer, and Kafka is still ending the transaction: so
+        no other producer has the id.
+        """
+        return self._in_haste and self.is_ending()
+
+    def note_settled(self) -> None:
+        """The shard is taken, with these ids."""
+        self._recheck, self._in_haste = Deadline(_RECHECK_S), False
+        self._close_topics()
+
+    def require_blocked(self, admin: KafkaAdminClient) -> None:
+        """Looks at the blocked ids, and at the topics that they close, again, now and then.
+
+        Raises:
+            PublishDoubt: one can be taken: a start takes it, and opens the topics that it closed.
+        """
+        blocked = self.numbers[:-1]
+        if blocked and not self._recheck.remaining_s():
+            self._recheck = Deadline(_RECHECK_S)
+            if not self.are_blocked(admin, blocked):
+                raise PublishDoubt("a blocked transactional id can be taken again")
+            self._close_topics()
+
+    def _close_topics(self) -> None:
+        """Closes the topics that refuse the marker of a blocked id. Others of its transaction have
+        their marker, also if the coordinator does not know it.
+        """
+        closed = dict[str, str]()
+        for ending in self.blocked:
+            topics = {topic for topic, _ in ending.partitions}
+            if len(topics) > 1:
+                topics &= self._refusing | self._unmarked(ending)
+            closed |= dict.fromkeys(topics, str(ending))
+        self._refusing &= closed.keys()
+        self._unavailable.close_topics(closed)
+
+    def _unmarked(self, ending: Ending) -> frozenset[str]:
+        """The topics with records of a transaction that lack the marker, although the partition's
+        leader answers: its last stable offset stays below its end. Another client's transaction may
+        be the reason, for now.
+        """
+        partitions = list(ending.partitions)
+        try:
+            with self._reader.bounded_by(Deadline(self._limits.quiet_s)):
+                # The end first: later records are stable, too, unless a transaction is open.
+                ends = self._reader.present_ends(partitions, committed=False)
+                stable = self._reader.present_ends(partitions)
+        except KafkaUnavailable:
+            return frozenset()
+        return frozenset(p[0] for p, end in ends.items() if stable.get(p, end) < end)
 
     def _name(self, number: int) -> str:
         return f"{self._first}~{number}" if number else self._first
@@ -185,9 +246,11 @@ class TransactionalIds:
         number: int,
         topics: Iterable[str],
         deadline: Deadline,
-        ending_s: float,
     ) -> Ending | None:
-        """Takes an id; returns the transaction that blocks it, if it is blocked."""
+        """Takes an id; returns the transaction that blocks it. One blocks it that takes longer than
+        `ending_s` of the limits, about; sooner, if a partition refuses its marker.
+        """
+        ending_s = _HASTE_S if self._in_haste else self._limits.ending_s
         wait_s = min(_FIRST_TRY_S, ending_s)
         while True:
             attempt = deadline.part(wait_s)
@@ -197,7 +260,7 @@ class TransactionalIds:
                 found = dict[int, Ending]()
                 with suppress(KafkaUnavailable):  # a broker before 3.0 cannot say
                     found = self._endings(admin, [number], Deadline(_ASK_S))
-                if number in found and (2 * wait_s > ending_s or self._refuses(found[number])):
+                if number in found and (2 * wait_s > ending_s or self._unmarked(found[number])):
                     return found[number]
                 if not deadline.remaining_s() or (attempt.remaining_s() and number not in found):
                     raise

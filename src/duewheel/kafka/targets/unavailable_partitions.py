@@ -9,7 +9,7 @@ Three sources:
                 tries it. Each further failure doubles that time, because a trial delays all other
                 rows. It begins with the commit: a start of the publisher may take longer, and the
                 rows that have waited would be delayed by the next trial, too
-    markers     the topic refuses the marker of a blocked transactional id (fenced_session.py)
+    markers     the topic refuses the marker of a blocked transactional id (transactional_ids.py)
 
 wheel/dequeue/fate.py decides the fate of their rows. Each change is logged once, however many rows
 it affects.

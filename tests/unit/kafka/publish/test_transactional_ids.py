@@ -17,7 +17,9 @@ from kafka import KafkaAdminClient
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.publish.transactional_ids import Ending, TransactionalIds, settled
+from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
 
 FIRST = (0,)
@@ -115,12 +117,17 @@ class Ids(TransactionalIds):
     """With the requests of a run."""
 
     def __init__(self, run: TakerRun) -> None:
-        super().__init__(KafkaClients({}), "shard", TransactionLimits(), None, lambda _: True)
+        clients, limits = KafkaClients({}), TransactionLimits(ending_s=600)
+        unavailable = UnavailablePartitions()
+        super().__init__(clients, "shard", limits, None, LogReader(clients), unavailable)
         self._run = run
 
     def _open(self, number: int, topics: Iterable[str], deadline: Deadline) -> None:
         if not self._run.take(number):
             raise KafkaUnavailable("no answer")
+
+    def _unmarked(self, ending: Ending) -> frozenset[str]:
+        return frozenset(["the topic that refuses its marker"])
 
     def _endings(
         self, admin: KafkaAdminClient, numbers: Sequence[int], deadline: Deadline
@@ -148,7 +155,7 @@ def advanced(kafka: Kafka, process: Taker, settle: Settled) -> tuple[Kafka, Take
 
     def take(numbers: tuple[int, ...]) -> tuple[int, ...]:
         nonlocal last
-        taken = ids.take(None, numbers, [], DEADLINE, 600)
+        taken = ids.take(None, numbers, [], DEADLINE)
         last = taken[-1]
         return taken
 
