@@ -377,6 +377,7 @@ def test_delivery_goes_on_once_the_broker_is_back(
     before = own_threads()
     shard = make(SHORT)
     shard.start()
+    shard.deliver()  # from here on the metadata is known: the next request is of a transaction
     with in_a_while(3, trouble(proxy)):
         shard.deliver()
     assert shard.statistics.doubts >= 1
