@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
@@ -90,6 +91,8 @@ class ReplayFilter(RequestFields):
 
 class Replay(ReplayFilter, DryRunFields):
     """A replay by the HTTP API, which is bounded."""
+
+    in_records: ClassVar[Sequence[str]] = ("code", "to_topic", "limit")
 
     code: Code | None = Field(default=None, description="only those with this code")
     limit: Annotated[int, Field(strict=True, ge=1, le=BULK_MAX), WHOLE] = PAGE_MAX

@@ -43,16 +43,25 @@ class RequestFields(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     rules: ClassVar[Sequence[Schema]] = ()  # between fields, for the description; a subclass adds
+    in_records: ClassVar[Sequence[str]] = ()  # fields of no message: a subclass adds
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> Schema:
         schema = handler(core)
-        bases = (vars(base).get("rules", ()) for base in cls.__mro__)
-        if rules := list(chain.from_iterable(bases)):
+        if rules := list(cls._of_bases("rules")):
             handler.resolve_ref_schema(schema)["allOf"] = rules
         return schema
+
+    @classmethod
+    def _of_bases(cls, name: str) -> Iterator[Any]:
+        return chain.from_iterable(vars(base).get(name, ()) for base in cls.__mro__)
+
+    def as_recorded(self) -> dict[str, Any]:
+        """Returns the JSON object of a change's record: what is given, without a message."""
+        named = set(self._of_bases("in_records"))
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, include=named)
 
     @classmethod
     def of(cls, fields: object, names: Mapping[str, str] = MappingProxyType({})) -> Self:
@@ -72,6 +81,8 @@ class RequestFields(BaseModel):
 
 class DryRunFields(RequestFields):
     """A request for a change, or for its counts alone."""
+
+    in_records: ClassVar[Sequence[str]] = ("dry_run",)
 
     dry_run: bool = Field(strict=True, description="only count")
 

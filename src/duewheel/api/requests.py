@@ -124,6 +124,7 @@ class MessageFields(HeaderFields):
         at_most_one("key", "key_base64"),
         at_least_one("value", "value_base64", "key", "key_base64"),
     )
+    in_records: ClassVar[Sequence[str]] = ("timer_topic",)
 
     value: str | None = Field(
         default=None, description="without it, and without value_base64: null"
@@ -155,6 +156,7 @@ class DueTimeFields(RequestFields):
 
     needs_due: ClassVar[bool] = True
     rules: ClassVar[Sequence[Schema]] = (exactly_one("deliver_at", "delay", "level"),)
+    in_records: ClassVar[Sequence[str]] = ("deliver_at", "delay", "level")
 
     deliver_at: NumberOrInstant | None = Field(default=None, description=INSTANT)
     delay: Duration | None = Field(default=None, description="such as 90s, 15m or 1h30m")
@@ -184,6 +186,9 @@ class TimerFields(MessageFields, DueTimeFields):
 
     needs_due: ClassVar[bool] = False
     rules: ClassVar[Sequence[Schema]] = (needs("if_pending", "id"),)
+    in_records: ClassVar[Sequence[str]] = (
+        *("topic", "window", "id", "partition", "tag", "expires_at", "if_pending"),
+    )
 
     topic: Target | None = Field(default=None, description="the target")
     window: Duration | None = Field(
@@ -312,10 +317,14 @@ class TimerFilter(TimeSpan):
     since: Instant | None = Field(
         default=None,
         validation_alias="from",
+        serialization_alias="from",
         description=f"only timers that leave from then on: {INSTANT}",
     )
     until: Instant | None = Field(
-        default=None, validation_alias="to", description="only timers that leave until then"
+        default=None,
+        validation_alias="to",
+        serialization_alias="to",
+        description="only timers that leave until then",
     )
 
     @property
@@ -369,6 +378,7 @@ class BulkCancel(DryRunFields):
     """A cancel of all pending timers that match."""
 
     rules: ClassVar[Sequence[Schema]] = ({"properties": {"filter": at_least_one(*_CONDITIONS)}},)
+    in_records: ClassVar[Sequence[str]] = ("filter", "at_most")
 
     filter: BoundedTimerFilter
     at_most: Annotated[int, Field(strict=True, ge=1, le=BULK_MAX), WHOLE] = Field(
@@ -378,6 +388,8 @@ class BulkCancel(DryRunFields):
 
 class SelectivePause(RequestFields):
     """How long the timers of a target, timer topic or tag wait, and why."""
+
+    in_records: ClassVar[Sequence[str]] = ("duration", "note")
 
     duration: Duration | None = Field(default=None, description="null: until it is resumed")
     note: str = Field(default="", max_length=255, description="`status` shows it")

@@ -19,6 +19,9 @@ class NewSchedule(MessageFields):
     """When a schedule fires, and its message. Give `cron` or `every`."""
 
     rules: ClassVar[Sequence[Schema]] = (exactly_one("cron", "every"), needs("zone", "cron"))
+    in_records: ClassVar[Sequence[str]] = (
+        *("cron", "zone", "every", "missed", "starts", "ends", "jitter", "target"),
+    )
 
     cron: Annotated[str, Field(max_length=CRON_BYTES_MAX)] | None = Field(
         default=None, description="five fields, or six with seconds first: '0 8 * * MON-FRI'"
@@ -113,6 +116,8 @@ class NextInstants(Result):
 
 class Pause(RequestFields):
     """Why a schedule is paused."""
+
+    in_records: ClassVar[Sequence[str]] = ("note",)
 
     note: str = Field(default="", max_length=255, description="is listed with it")
 

@@ -13,7 +13,7 @@ Neither has a message: no value, no headers, no key of a new timer. The log has 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from http import HTTPStatus
@@ -24,7 +24,6 @@ from fastapi import Depends, Request, Response
 
 from duewheel.api.change_records import BegunChange, EndedChange
 from duewheel.api.model import DryRunFields, RequestFields, Result
-from duewheel.api.requests import MessageFields
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import DuewheelError
 from duewheel.serve.access import Caller, Calling
@@ -37,7 +36,6 @@ log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T", bound=Result)
 
-_MESSAGE = frozenset(MessageFields.model_fields) - {"timer_topic"}
 _SAMPLE = {"sample"}  # of a cancel by filter: keys of some of the timers
 
 
@@ -68,7 +66,7 @@ class Change:
             client=client.host if client else "unknown",
             by=self.caller.name or None,
             user=self.caller.user,
-            arguments=await self._arguments(named),
+            arguments=self._arguments(named),
         )
         try:
             await self._write_to_topic(begun, self.service.record)
@@ -95,21 +93,16 @@ class Change:
         except (DuewheelError, Refused) as error:
             log.warning("a change has no outcome in its topic", **begun.who, reason=str(error))
 
-    async def _arguments(self, named: Mapping[str, object]) -> dict[str, Any]:
-        """Those of URL and body as they were given, without a message, and without parts that the
-        operation does not read; and the timer that a handle names.
+    def _arguments(self, named: Mapping[str, object]) -> dict[str, Any]:
+        """Those of URL and body that the operation reads, without a message; and the timer that a
+        handle names.
         """
         given: dict[str, Any] = dict(self.request.path_params)
-        topic = named.get("timer_topic")
+        if (topic := named.get("timer_topic")) is not None:
+            given["timer_topic"] = topic
         for fields in named.values():
             if isinstance(fields, RequestFields):
-                body = await self.request.json()
-                hidden: Collection[str] = ()
-                if isinstance(fields, MessageFields):
-                    hidden, topic = _MESSAGE, fields.timer_topic
-                given |= {name: value for name, value in body.items() if name not in hidden}
-        if topic is not None:
-            given["timer_topic"] = topic
+                given |= fields.as_recorded()
         if "handle" in given:
             timer = RecallHandle.decode(given["handle"])
             given |= {"id": timer.id, "source": timer.place}

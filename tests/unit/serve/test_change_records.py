@@ -29,7 +29,14 @@ import duewheel.api
 from duewheel.api.change_records import EndedChange
 from duewheel.api.dead_letters import Replay, Replayed
 from duewheel.api.model import DryRunFields, RequestFields
-from duewheel.api.requests import BulkCancel
+from duewheel.api.requests import (
+    BulkCancel,
+    DueTimeFields,
+    MessageFields,
+    NewTimer,
+    SelectivePause,
+)
+from duewheel.api.schedules import NewSchedule, Pause
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import ConfigError
 from duewheel.ops.dead_letters import replay
@@ -219,6 +226,30 @@ def test_records_have_no_message_and_no_token(
     } | {"timer_topic": "timers"}
     expected = {"name": "x", "timer_topic": "timers", "every": "1h", "target": "orders"}
     assert found[2]["arguments"] == expected
+
+
+def test_a_filter_is_recorded_as_it_was_given(
+    client: TestClient, producer: RecordingProducer
+) -> None:
+    given = {"filter": {"topic": "none", "from": str(NOW_MS)}, "dry_run": False, "at_most": 7}
+    assert client.post("/v1/cancel", json=given).status_code == 200
+    assert records(producer)[0]["arguments"] == given
+
+
+def test_each_field_of_a_change_is_recorded_or_of_the_message(client: TestClient) -> None:
+    """A field is in the topic only if its model names it: a new one may have what nobody is to
+    read there.
+    """
+    app: Any = client.app
+    described = [each for path in app.openapi()["paths"].values() for each in path.values()]
+    given = re.findall(r"schemas/(\w+)", str([each.get("requestBody") for each in described]))
+    bodies = (NewTimer, NewSchedule, DueTimeFields, BulkCancel, Replay, SelectivePause, Pause)
+    assert {each.__name__ for each in bodies} == set(given)
+    message = {"value", "value_base64", "key", "key_base64", "headers"}
+    for body in bodies:
+        named = set(body._of_bases("in_records"))  # noqa: SLF001 - the names alone
+        unnamed = body.model_fields.keys() - named
+        assert unnamed == (message if issubclass(body, MessageFields) else set()), body
 
 
 def test_records_have_nothing_that_the_operation_does_not_read(
