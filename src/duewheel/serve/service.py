@@ -35,7 +35,7 @@ from duewheel.serve.waits import Waits
 from duewheel.threads import beside
 
 P = ParamSpec("P")
-S = TypeVar("S", Settings, TimerWriter, RecordWriter)
+S = TypeVar("S", Settings, TimerWriter, RecordWriter, PendingView)
 T = TypeVar("T")
 
 READS_MAX = 4  # at a time
@@ -49,24 +49,7 @@ KAFKA_PAGE_S = 5.0  # how long a page is read from Kafka
 
 
 class Service:
-    """See the module's head. Each of its lanes hands the settings to the call; `write` and
-    `write_pending` the writer of timers, `record` and `record_end` that of records of changes.
-
-    read            reads of the shard's files
-    peek            the same, by a call that says itself why there is nothing to read
-    search          reads of them for seconds: reads and changes must not wait for these
-    count           counts of all pending timers, one at a time: each continues the last one, and
-                    the first one reads for seconds
-    ask_servers     reads of the other shards' servers, for seconds if one is away
-    read_kafka      reads from Kafka: apart from changes, which must not wait for reads
-    write           records in timer topics
-    write_pending   the same, after a look at the shard's files
-    record          records of changes: apart from these, and a stop waits for them
-    record_end      the same, of changes that were made, which are few enough
-    write_pause     pauses of topics and tags, in the state topic
-    write_file      a pause of a process, in a file: it must not wait for a Kafka that hangs
-    replay          a replay of dead letters: one at a time, as each fences the one before
-    """
+    """See the module's head. Each lane has calls of one kind, and what they get first."""
 
     def __init__(
         self,
@@ -79,34 +62,36 @@ class Service:
         self.settings, self.clock, self.view = settings, clock, view
         self.metrics = metrics
         self.not_ready = FileProbe(partial(not_ready_reasons, settings, clock))
-        changes = CapacityLimiter(KAFKA_MAX)
-        self._stop = asyncio.Event()
-        self.waits = Waits(self._stop)
-        # A read of files ends by itself: a stop waits for it.
-        reads = CapacityLimiter(READS_MAX)
-        self.read = Lane(settings, asyncio.Event(), settings, reads, needs_files=True)
+        self._stop = stop = asyncio.Event()
+        self.waits = Waits(stop)
+        never = asyncio.Event()  # a read of files ends by itself: a stop waits for it
+        reads, changes = CapacityLimiter(READS_MAX), CapacityLimiter(KAFKA_MAX)
+        many = CHANGES_WAITING_MAX
+        # Reads of the shard's files; and by calls that say themselves why there is nothing to read.
+        self.read = Lane(settings, never, settings, reads, needs_files=True)
         self.peek = replace(self.read, needs_files=False)
-        self.search = replace(self.read, stop=self._stop, limiter=CapacityLimiter(SEARCHES_MAX))
-        self.count = replace(self.read, limiter=CapacityLimiter(1))
-        self.ask_servers = Lane(settings, self._stop, settings, CapacityLimiter(SERVER_READS_MAX))
-        self.read_kafka = Lane(settings, self._stop, settings, CapacityLimiter(KAFKA_READS_MAX))
-        self.write = Lane(
-            settings, self._stop, writer, changes, writes=True, waiting_max=CHANGES_WAITING_MAX
-        )
+        # Reads of them for seconds: reads and changes must not wait for these.
+        self.search = replace(self.read, stop=stop, limiter=CapacityLimiter(SEARCHES_MAX))
+        # Counts of all pending timers: each continues the last one, and the first takes seconds.
+        self.count = Lane(settings, never, view, CapacityLimiter(1), needs_files=True)
+        # Reads of the other shards' servers, for seconds if one is absent.
+        self.ask_servers = Lane(settings, stop, settings, CapacityLimiter(SERVER_READS_MAX))
+        # Reads from Kafka: changes must not wait for them.
+        self.read_kafka = Lane(settings, stop, settings, CapacityLimiter(KAFKA_READS_MAX))
+        # Records in timer topics; and after a look at the shard's files.
+        self.write = Lane(settings, stop, writer, changes, writes=True, waiting_max=many)
         self.write_pending = replace(self.write, needs_files=True)
-        self.record = Lane(
-            settings,
-            asyncio.Event(),
-            RecordWriter(writer),
-            CapacityLimiter(KAFKA_MAX),
-            waiting_max=CHANGES_WAITING_MAX,
-        )
-        self.record_end = replace(self.record, waiting_max=REQUESTS_MAX)  # it has begun
-        self.write_pause = Lane(
-            settings, self._stop, settings, changes, writes=True, waiting_max=CHANGES_WAITING_MAX
-        )
+        # Records of changes: apart from these, and a stop waits for them. Those of the outcome are
+        # few enough: their changes have begun.
+        recorder, apart = RecordWriter(writer), CapacityLimiter(KAFKA_MAX)
+        self.record = Lane(settings, never, recorder, apart, waiting_max=many)
+        self.record_end = replace(self.record, waiting_max=REQUESTS_MAX)
+        # Pauses of topics and tags, in the state topic.
+        self.write_pause = Lane(settings, stop, settings, changes, writes=True, waiting_max=many)
+        # A pause of a process, in a file: it must not wait for a Kafka that hangs.
         self.write_file = replace(self.write_pause, limiter=CapacityLimiter(1))
-        # It writes, and yet may be repeated: a later replay continues one that was stopped.
+        # A replay of dead letters: each fences the one before. It writes, and yet may be repeated:
+        # a later one continues one that was stopped.
         self.replay = replace(self.read_kafka, limiter=CapacityLimiter(1))
 
     def end_waits(self) -> None:

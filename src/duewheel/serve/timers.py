@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from duewheel.api.requests import HistogramQuery, TimerQuery
 from duewheel.api.timers import PendingHistogram, PendingStats, TimerList, TimerWithMessage
 from duewheel.ops.timers import pending
+from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.serve.problems import Refused, documented
 from duewheel.serve.scopes import OF_ALL, OwnHandle, Scoped
 from duewheel.serve.service import Shared
@@ -49,13 +50,13 @@ async def histogram(
 
     Without `from` and `to`: the next minute, hour and day, and all up to the longest delay.
     """
-    return await service.count(lambda _: service.view.histogram(wanted))
+    return await service.count(PendingView.histogram, wanted)
 
 
 @reading.get("/stats", operation_id="stats", dependencies=OF_ALL)
 async def show_stats(service: Shared) -> PendingStats:
     """Pending timers by target, level and time, as `duewheel stats`."""
-    return await service.count(lambda _: service.view.stats())
+    return await service.count(PendingView.stats)
 
 
 def not_pending() -> Refused:
