@@ -27,7 +27,7 @@ from duewheel.api.model import DryRunFields, RequestFields, Result
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import DuewheelError
 from duewheel.serve.access import Caller, Calling
-from duewheel.serve.problems import RETRY_AFTER_S, Refused, refused_by
+from duewheel.serve.problems import Refused, refused_by
 from duewheel.serve.record_writer import RecordWriter
 from duewheel.serve.service import Lane, Service, Shared
 
@@ -72,9 +72,8 @@ class Change:
             await self._write_to_topic(begun, self.service.record)
         except DuewheelError as error:
             log.warning("a change is refused without a record", **begun.who, reason=str(error))
-            retry = {"Retry-After": RETRY_AFTER_S}
             detail = f"nothing was changed, as the topic of changes has no record of it: {error}"
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_recorded", detail, retry) from error
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_recorded", detail) from error
         return begun
 
     async def end(

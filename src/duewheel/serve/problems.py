@@ -77,7 +77,9 @@ class ProblemResponse(JSONResponse):
 
 
 class Refused(Exception):
-    """A request that is answered with a problem; `others` are further members of it."""
+    """A request that is answered with a problem; `others` are further members of it. One without
+    effect that may succeed later (503) has Retry-After.
+    """
 
     def __init__(
         self,
@@ -89,7 +91,9 @@ class Refused(Exception):
     ) -> None:
         super().__init__(detail)
         self.status, self.code, self.detail = status, code, detail
-        self.headers, self.others = dict(headers or {}), others
+        # A retry of an unacknowledged change (504) could write it twice: no header invites to it.
+        again = {"Retry-After": RETRY_AFTER_S} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+        self.headers, self.others = {**again, **(headers or {})}, others
 
     def response(self) -> ProblemResponse:
         """The problem as a response."""
@@ -106,22 +110,24 @@ class Refused(Exception):
 
 def busy(detail: str) -> Refused:
     """Returns the problem of a request for which there is no room: nothing of it was done."""
-    retry = {"Retry-After": RETRY_AFTER_S}
-    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, retry)
+    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail)
 
 
-# Of each error the status and the code; the first class that fits counts.
-_ERRORS: tuple[tuple[type[DuewheelError], HTTPStatus, str], ...] = (
-    (NoDataDirectory, HTTPStatus.SERVICE_UNAVAILABLE, "no_data_directory"),
-    (Conflict, HTTPStatus.CONFLICT, "conflict"),
-    (NoSuchSchedule, HTTPStatus.NOT_FOUND, "no_such_schedule"),
-    (ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request"),
-    (RecoveryPending, HTTPStatus.SERVICE_UNAVAILABLE, "recovering"),
-    (Unacknowledged, HTTPStatus.GATEWAY_TIMEOUT, "unacknowledged"),
-    (KafkaUnavailable, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable"),
-    (Unreadable, HTTPStatus.SERVICE_UNAVAILABLE, "unreadable"),
-    (PublishDoubt, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable"),
-    (Stopping, HTTPStatus.SERVICE_UNAVAILABLE, "stopping"),
+_DAMAGED = "a file is damaged: `duewheel check` lists it"
+# Of each error status, code, and any text in place of its own; the first class that fits counts.
+_ERRORS: tuple[tuple[type[Exception], HTTPStatus, str, str], ...] = (
+    (NoDataDirectory, HTTPStatus.SERVICE_UNAVAILABLE, "no_data_directory", ""),
+    (Conflict, HTTPStatus.CONFLICT, "conflict", ""),
+    (NoSuchSchedule, HTTPStatus.NOT_FOUND, "no_such_schedule", ""),
+    (ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", ""),
+    (RecoveryPending, HTTPStatus.SERVICE_UNAVAILABLE, "recovering", ""),
+    (Unacknowledged, HTTPStatus.GATEWAY_TIMEOUT, "unacknowledged", ""),
+    (KafkaUnavailable, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable", ""),
+    (Unreadable, HTTPStatus.SERVICE_UNAVAILABLE, "unreadable", ""),
+    (PublishDoubt, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable", ""),
+    (Stopping, HTTPStatus.SERVICE_UNAVAILABLE, "stopping", ""),
+    (CorruptFile, HTTPStatus.INTERNAL_SERVER_ERROR, "corrupt_file", _DAMAGED),
+    (Exception, HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "see the log"),
 )
 
 
@@ -129,16 +135,9 @@ def refused_by(error: Exception) -> Refused:
     """Returns the problem of an error."""
     if isinstance(error, Refused):
         return error
-    for kind, status, code in _ERRORS:
-        if isinstance(error, kind):
-            # A retry of an unacknowledged change could write it twice: no header invites to it.
-            is_safe = status is HTTPStatus.SERVICE_UNAVAILABLE
-            retry = {"Retry-After": RETRY_AFTER_S} if is_safe else None
-            counts = error.counts if isinstance(error, Unacknowledged) else {}
-            return Refused(status, code, str(error), retry, **counts)
-    if isinstance(error, CorruptFile):
-        return _failed("corrupt_file", "a file is damaged: `duewheel check` lists it")
-    return _failed()
+    status, code, text = next(row[1:] for row in _ERRORS if isinstance(error, row[0]))
+    counts: dict[str, Any] = error.counts if isinstance(error, Unacknowledged) else {}
+    return Refused(status, code, text or str(error), **counts)
 
 
 def answer_errors(app: FastAPI) -> None:
@@ -148,7 +147,7 @@ def answer_errors(app: FastAPI) -> None:
         (DuewheelError, _logged),
         (RequestValidationError, _invalid),
         (HTTPException, _of_router),
-        (Exception, lambda _: _failed()),  # the server logs the error itself
+        (Exception, refused_by),  # the server logs the error itself
     )
     for kind, problem_of in problems:
         app.add_exception_handler(kind, _answering(problem_of))
@@ -168,10 +167,6 @@ def _logged(error: DuewheelError) -> Refused:
     if refused.status is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("a request has failed", exc_info=error)
     return refused
-
-
-def _failed(code: str = "internal_error", detail: str = "see the log") -> Refused:
-    return Refused(HTTPStatus.INTERNAL_SERVER_ERROR, code, detail)
 
 
 def _invalid(error: RequestValidationError) -> Refused:
