@@ -51,7 +51,13 @@ class ConfigError(DuewheelError):
 
 
 class NoDataDirectory(ConfigError):
-    """The shard has no data directory yet."""
+    """The shard has no data directory yet; `setting` names the source of its path."""
+
+    def __init__(self, path: Path, setting: str = "") -> None:
+        super().__init__(
+            f"there is no data directory {path}{setting}: `duewheel init` or `duewheel run` "
+            "creates it"
+        )
 
 
 class NoSuchSchedule(ConfigError):

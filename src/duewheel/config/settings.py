@@ -182,10 +182,7 @@ class Settings(BaseModel):
     def no_data_dir(self) -> NoDataDirectory:
         """The error of a command that finds no data directory; has the place and its source."""
         path, source = self.storage.data_dir.absolute(), self.source("storage.data_dir")
-        return NoDataDirectory(
-            f"there is no data directory {path} (storage.data_dir, {source}): `duewheel init` or "
-            "`duewheel run` creates it"
-        )
+        return NoDataDirectory(path, f" (storage.data_dir, {source})")
 
     def spark_conf(self) -> dict[str, str]:
         """The table [spark], in clear."""

@@ -1,7 +1,7 @@
 """`duewheel health`: whether the shard is ready, at a cost that allows a check every few seconds.
 
 The answer is that of `status` and `/readyz`. It comes from the file `state` of the data directory,
-so it needs no Kafka. Without flags the command reads two settings by itself (config/sources.py),
+so it needs no Kafka. Without flags the command reads four settings by itself (config/sources.py),
 and imports neither pydantic nor numpy: `__main__` calls it before the command line is loaded.
 """
 
@@ -11,13 +11,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duewheel.checkpoints.fs import READING_FS
-from duewheel.checkpoints.state_file import State
 from duewheel.clock import SystemClock
 from duewheel.config.sources import SingleSettings
-from duewheel.errors import ConfigError, DuewheelError
-from duewheel.runtime.readiness import ReadyBounds, not_ready
-from duewheel.runtime.shard_facts import ShardFacts
+from duewheel.errors import ConfigError, DuewheelError, NoDataDirectory
+from duewheel.runtime.readiness import ReadyBounds, not_ready_in
 
 if TYPE_CHECKING:
     from duewheel.config.settings import Settings
@@ -28,7 +25,7 @@ def main() -> int:
     try:
         settings = SingleSettings()
         data_dir = Path(settings.get("storage", "data_dir") or "duewheel-data")
-        return report(data_dir, ReadyBounds.for_trigger(_trigger_ms(settings)))
+        return report(data_dir, _bounds(settings))
     except DuewheelError as error:
         print(f"duewheel: {error}", file=sys.stderr)
         return error.exit_code
@@ -43,16 +40,12 @@ def report(data_dir: Path, bounds: ReadyBounds) -> int:
     """Prints `ready`, or a line for each reason why not; returns the exit code.
 
     Raises:
-        ConfigError: there is no data directory, or another version made it.
-        CorruptFile: its file `state` is damaged.
+        NoDataDirectory: there is none.
     """
     try:
-        with State.open(data_dir, READING_FS) as state:
-            reasons = not_ready(ShardFacts(state, SystemClock().now_ms()), bounds)
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"there is no data directory {data_dir}: `duewheel init` or `duewheel run` creates it"
-        ) from error
+        reasons = not_ready_in(data_dir, bounds, SystemClock().now_ms())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NoDataDirectory(data_dir) from error
     for reason, text in reasons.items():
         print(f"{reason}: {text}")
     if not reasons:
@@ -60,15 +53,22 @@ def report(data_dir: Path, bounds: ReadyBounds) -> int:
     return 1 if reasons else 0
 
 
-def _trigger_ms(settings: SingleSettings) -> int:
-    """Only a long interval matters: it moves the bounds."""
-    value = settings.get("ingest", "trigger_ms")
-    if value is None:
-        return 0
-    from duewheel.config.durations import parse_duration_ms
+def _bounds(settings: SingleSettings) -> ReadyBounds:
+    return ReadyBounds.for_trigger(
+        _number(settings, "ingest", "trigger_ms", 0),  # only a long one matters
+        _number(settings, "timer", "precision_ms", 50),
+        _number(settings, "timer", "slots", 2_097_152),
+    )
 
-    text = str(value)
+
+def _number(settings: SingleSettings, section: str, key: str, default: int) -> int:
+    """A setting that is a number, or of one in `_ms` a duration."""
+    text = str(settings.get(section, key) or default)
     try:
-        return int(text) if text.isdecimal() else parse_duration_ms(text)
+        if key.endswith("_ms") and not text.strip().isdecimal():
+            from duewheel.config.durations import parse_duration_ms
+
+            return parse_duration_ms(text)
+        return int(text)
     except ValueError as error:
-        raise ConfigError(f"ingest.trigger_ms: {error}") from error
+        raise ConfigError(f"{section}.{key}: {error}") from error

@@ -7,10 +7,13 @@ the shard not ready; a process that is paused by request does not.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from duewheel.api.reasons import REASONS, effects
-from duewheel.errors import KafkaUnavailable
+from duewheel.checkpoints.fs import READING_FS
+from duewheel.checkpoints.state_file import State
+from duewheel.errors import ConfigError, CorruptFile, KafkaUnavailable
 from duewheel.runtime.shard_facts import ShardFacts
 
 if TYPE_CHECKING:  # pydantic would cost more than all else here
@@ -18,8 +21,10 @@ if TYPE_CHECKING:  # pydantic would cost more than all else here
 
 
 class ReadyBounds(NamedTuple):
-    """Beyond these a shard is not ready, in ms."""
+    """Beyond these a shard is not ready, in ms; and the geometry of its files."""
 
+    precision_ms: int
+    slots: int
     # Since a process's last heartbeat, and since the last answer of Kafka with the ends of the
     # timer topics. Without Kafka dequeue is silent, too.
     silence_ms: int = 30_000
@@ -30,23 +35,47 @@ class ReadyBounds(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> ReadyBounds:
-        """The bounds for these settings: a long trigger interval alone is no fault."""
-        return cls.for_trigger(settings.ingest.trigger_ms)
+        """The bounds for these settings."""
+        wheel = settings.wheel
+        return cls.for_trigger(settings.ingest.trigger_ms, wheel.precision_ms, wheel.slots)
 
     @classmethod
-    def for_trigger(cls, trigger_ms: int) -> ReadyBounds:
-        """The bounds for an interval between batches."""
-        usual = cls()
-        return cls(
+    def for_trigger(cls, trigger_ms: int, precision_ms: int, slots: int) -> ReadyBounds:
+        """The bounds for an interval between batches: a long one alone is no fault."""
+        usual = cls(precision_ms, slots)
+        return usual._replace(
             lag_ms=max(usual.lag_ms, 3 * trigger_ms),
             batch_ms=max(usual.batch_ms, 3 * trigger_ms),
         )
+
+
+def not_ready_in(data_dir: Path, bounds: ReadyBounds, now_ms: int) -> dict[str, str]:
+    """As `not_ready`, of the files in a directory; also why they cannot be read.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there are none.
+    """
+    try:
+        with State.open(data_dir, READING_FS) as state:
+            return not_ready(ShardFacts(state, now_ms), bounds)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except (ConfigError, CorruptFile, OSError) as error:
+        return _unreadable(data_dir, error)
+
+
+def _unreadable(data_dir: Path | str, error: Exception) -> dict[str, str]:
+    return {"unreadable": f"{data_dir} cannot be read: {error}"}
 
 
 def not_ready(facts: ShardFacts, bounds: ReadyBounds) -> dict[str, str]:
     """Why the shard is not ready, by REASONS, without the effects of a reason that is known; empty
     if it is.
     """
+    try:
+        facts.state.require(bounds.precision_ms, bounds.slots)
+    except ConfigError as error:
+        return _unreadable(facts.data_dir, error)
     found = {}
     supervised = facts.run or {}
     for name, process in facts.processes.items():

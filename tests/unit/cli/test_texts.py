@@ -256,8 +256,10 @@ def test_status_of_a_stopped_shard_without_kafka_says_what_is_not_known(
     world.stop()
     (nobody,) = free_ports(1)
     config = tmp_path / "duewheel.toml"
+    timer = settings.timer
     config.write_text(
         f'[kafka]\nbootstrap_servers = "{HOST}:{nobody}"\n[timer]\ntopics = ["timers"]\n'
+        f'slots = {timer.slots}\nroll_window = "1h"\nmargin = "1m"\n'
         f'[storage]\ndata_dir = "{settings.storage.data_dir}"\n'
     )
     ended = CliRunner().invoke(cli, ["status", "--config", str(config)], standalone_mode=False)

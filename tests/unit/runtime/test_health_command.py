@@ -20,6 +20,7 @@ from duewheel.config.keys_and_defaults import StorageSection
 from duewheel.config.settings import load
 from duewheel.config.sources import SingleSettings
 from duewheel.ops.shard.local_readiness import not_ready_reasons
+from duewheel.ops.shard.status import read_status
 from duewheel.runtime import health_command
 from duewheel.runtime.readiness import ReadyBounds
 
@@ -82,6 +83,31 @@ def test_the_probe_and_the_command_have_one_answer_in_a_recovery(
         assert answers() == []
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"), [("SLOTS", "4_000_000"), ("PRECISION_MS", "100ms"), ("", "damaged")]
+)
+def test_files_that_cannot_be_read_have_one_answer(
+    data_dir: Path,
+    variable: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of the files of other settings each number would be of another time."""
+    if variable:
+        monkeypatch.setenv(f"DUEWHEEL_TIMER__{variable}", value)
+    else:
+        (data_dir / "state").write_bytes(b"x")
+    settings = load(None, {"timer": {"topics": "timers"}})
+    reasons = not_ready_reasons(settings, SystemClock())
+    assert reasons.keys() == {"unreadable"}
+    for health in (health_command.main, lambda: health_command.report_of(settings)):
+        assert health() == 1
+        assert capsys.readouterr().out == f"unreadable: {reasons['unreadable']}\n"
+    if variable:
+        assert read_status(settings, SystemClock()).not_ready == reasons
+
+
 @pytest.mark.usefixtures("clean_surroundings")
 def test_before_there_is_a_shard(capsys: pytest.CaptureFixture[str]) -> None:
     assert health_command.main() == 2
@@ -126,9 +152,12 @@ def test_single_settings_are_those_in_force(
     assert Path(found) == load().storage.data_dir
 
 
+@pytest.mark.usefixtures("clean_surroundings")
 def test_the_defaults_are_those_of_the_settings() -> None:
     assert StorageSection().data_dir == Path("duewheel-data")
-    assert ReadyBounds.for_trigger(0) == ReadyBounds.of(load(None, {"timer": {"topics": "a"}}))
+    assert health_command._bounds(SingleSettings()) == ReadyBounds.of(  # noqa: SLF001 - no output
+        load(None, {"timer": {"topics": "a"}})
+    )
 
 
 def test_the_command_imports_nothing_heavy() -> None:

@@ -79,7 +79,7 @@ class WatchedDirectory:
         self.settings: Settings = load(None, flags)
         self.bounds = ReadyBounds.of(self.settings)
         self.clock = ManualClock(NOW_MS)
-        self.state = State.create(path, 50, 1_000)
+        self.state = State.create(path, self.bounds.precision_ms, self.bounds.slots)
         self.locks = {role: FileLock(path / role.lock_name) for role in Role}
         for lock in self.locks.values():
             lock.try_acquire()
@@ -246,4 +246,4 @@ def test_batches_that_come_seldom_by_request_are_waited_for(tmp_path: Path) -> N
     flags = {"timer": {"topics": "timers"}, "ingest": {"trigger_ms": 60_000}}
     found = ReadyBounds.of(load(None, flags))
     assert (found.lag_ms, found.batch_ms) == (180_000, 180_000)
-    assert found.behind_ms == ReadyBounds().behind_ms
+    assert found.behind_ms == ReadyBounds(50, 1_000).behind_ms

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError, NoDataDirectory, RecoveryPending, Unreadable
-from duewheel.ops.files import files_identity, open_state
-from duewheel.runtime.readiness import ReadyBounds, not_ready
+from duewheel.errors import DuewheelError
+from duewheel.ops.files import open_state
+from duewheel.runtime.readiness import ReadyBounds, not_ready, not_ready_in
 from duewheel.runtime.shard_facts import ShardFacts
 
 
 def not_ready_reasons(settings: Settings, clock: Clock) -> dict[str, str]:
     """Returns why the shard does not do its work, by name; empty if it does."""
     try:
-        files_identity(settings)
-    except NoDataDirectory as error:
-        return {"no_data_directory": str(error)}
-    except Unreadable as error:
-        return {"unreadable": str(error)}
-    except RecoveryPending:
-        pass  # a reason of `not_ready`
-    with open_state(settings) as state:
-        return not_ready(ShardFacts(state, clock.now_ms()), ReadyBounds.of(settings))
+        return not_ready_in(settings.storage.data_dir, ReadyBounds.of(settings), clock.now_ms())
+    except (FileNotFoundError, NotADirectoryError):
+        return {"no_data_directory": str(settings.no_data_dir())}
 
 
 def why_no_reply(settings: Settings, clock: Clock) -> list[str]:
