@@ -26,6 +26,7 @@ from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
 from duewheel.schemas.arrays import Bool
@@ -39,6 +40,7 @@ from duewheel.schemas.wire.kafka_records import KafkaRecords
 _pc: Any = pyarrow.compute
 
 _FETCH_BYTES = 1 << 20
+_ENDS_KEPT_S = 0.1
 
 
 def list_receipts(
@@ -101,6 +103,7 @@ class ReceiptOffsets:
 
     def __init__(self, settings: Settings) -> None:
         self._reader = _reader(settings)
+        self._kept: TtlCache[str, dict[int, int]] = TtlCache()
 
     def firsts(self, wanted: ReceiptFilter) -> dict[int, int]:
         """Where the receipts that are wanted begin, at the end of the committed ones at most."""
@@ -108,9 +111,16 @@ class ReceiptOffsets:
         return {number: first for (_, number), (first, _) in sorted(found.items())}
 
     def ends(self) -> dict[int, int]:
-        """Where the committed receipts end."""
-        found = self._reader.offsets(self._reader.partitions(), LATEST)
-        return {number: end for (_, number), end in sorted(found.items())}
+        """Where the committed receipts end, or ended 100 ms ago.
+
+        Spark asks every 10 ms while a stream is idle.
+        """
+        ends = self._kept.get("ends")
+        if ends is None:
+            found = self._reader.offsets(self._reader.partitions(), LATEST)
+            ends = {number: end for (_, number), end in sorted(found.items())}
+            self._kept.put("ends", ends, _ENDS_KEPT_S)
+        return ends
 
     def close(self) -> None:
         """Closes the connections."""
