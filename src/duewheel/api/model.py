@@ -59,7 +59,7 @@ class RequestFields(BaseModel):
         return chain.from_iterable(vars(base).get(name, ()) for base in cls.__mro__)
 
     def as_recorded(self) -> dict[str, Any]:
-        """Returns the JSON object of a change's record: what is given, without a message."""
+        """Returns the JSON object of a change's record: the given fields, without a message."""
         named = set(self._of_bases("in_records"))
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, include=named)
 

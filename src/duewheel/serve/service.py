@@ -49,7 +49,7 @@ KAFKA_PAGE_S = 5.0  # how long a page is read from Kafka
 
 
 class Service:
-    """See the module's head. Each lane has calls of one kind, and what they get first."""
+    """See the module's head. Each lane has calls of one kind, and their first argument."""
 
     def __init__(
         self,
