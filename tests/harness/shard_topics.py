@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kafka import KafkaAdminClient
-from kafka.admin import (
-    ConfigResource,
-)
-from tests.harness.launcher import wait_until
+from tests.harness import topics
 from tests.harness.shared_broker import AnyBroker
 
 from duewheel.config.settings import Settings, load
@@ -38,16 +35,7 @@ class ShardTopics:
 
     def alter(self, role: str, changed: dict[str, str]) -> None:
         """Change settings and wait until the broker knows of it."""
-        topic = self.name(role)
-        self.client.alter_configs([ConfigResource("TOPIC", topic, changed)])
-        wait_until(
-            lambda: changed.items() <= self._configs(topic).items(), f"{topic} never got {changed}"
-        )
-
-    def _configs(self, topic: str) -> dict[str, str]:
-        resources = [ConfigResource("TOPIC", topic)]
-        found = self.client.describe_configs(resources, config_filter="all")["topic"][topic]
-        return {name: entry["value"] for name, entry in found.items()}
+        topics.alter_by(self.client, {self.name(role): changed})
 
 
 def made(broker: AnyBroker, path: Path, name: str) -> ShardTopics:

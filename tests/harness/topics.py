@@ -7,6 +7,7 @@ from contextlib import closing
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource
+from tests.harness.launcher import wait_until
 
 
 def make_timer_topic(servers: str, topic: str, **changed: str) -> None:
@@ -20,6 +21,24 @@ def make_timer_topic(servers: str, topic: str, **changed: str) -> None:
 
 
 def alter(servers: str, topic: str, settings: Mapping[str, str]) -> None:
-    """Change these settings; brokers may take a moment to follow them."""
+    """Change these settings, and wait until the broker shows them."""
     with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        admin.alter_configs([ConfigResource("TOPIC", topic, dict(settings))])
+        alter_by(admin, {topic: settings})
+
+
+def alter_by(admin: KafkaAdminClient, changes: Mapping[str, Mapping[str, str]]) -> None:
+    """As `alter`, of some topics by a client that is there."""
+    admin.alter_configs([ConfigResource("TOPIC", name, dict(s)) for name, s in changes.items()])
+    wait_until(
+        lambda: all(
+            wanted.items() <= configs(admin, name).items() for name, wanted in changes.items()
+        ),
+        f"the broker never showed {changes}",
+    )
+
+
+def configs(admin: KafkaAdminClient, topic: str) -> dict[str, str]:
+    """The settings of a topic, as the broker shows them."""
+    resources = [ConfigResource("TOPIC", topic)]
+    found = admin.describe_configs(resources, config_filter="all")["topic"][topic]
+    return {name: entry["value"] for name, entry in found.items()}

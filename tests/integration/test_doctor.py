@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource
 from tests.harness.examining import CLOCK, errors, examined, only, settings_for
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.shared_broker import SharedBroker
+from tests.harness.topics import alter_by
 
 from duewheel import factory
 from duewheel.api.examination import DoctorFinding
@@ -119,7 +119,7 @@ def test_what_is_set_wrongly_is_found_at_once(
     matching = f"{settings.app.id}.more"
     with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
         admin.create_topic(matching, 1)
-    client.alter_configs([ConfigResource("TOPIC", *change) for change in changes.items()])
+    alter_by(client, changes)
     wrong = settings.model_copy(
         update={
             "timer": settings.timer.model_copy(update={"topics_pattern": matching[:-1] + "."}),

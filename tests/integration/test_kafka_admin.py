@@ -6,11 +6,11 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import ConfigResource
 from tests.harness import topics
 from tests.harness.launcher import wait_until
 from tests.harness.shared_broker import SharedBroker
@@ -50,13 +50,8 @@ def names(settings: Settings) -> list[str]:
 
 
 def configs(broker: SharedBroker, topic: str) -> dict[str, str]:
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    try:
-        resources = [ConfigResource("TOPIC", topic)]
-        found = client.describe_configs(resources, config_filter="all")["topic"][topic]
-        return {name: entry["value"] for name, entry in found.items()}
-    finally:
-        client.close()
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as client:
+        return topics.configs(client, topic)
 
 
 def alter(broker: SharedBroker, topic: str, **changed: str) -> None:
