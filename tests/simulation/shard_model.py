@@ -162,8 +162,11 @@ class Shard:
             return Copy(timer, offset, now_ms, newest.rolls + 1, added=_added(timer, headers))
         not_before_ms = int(said[names.NOT_BEFORE_MS])
         counts = newest.rolls, not_before_ms, int(said[names.RETRIES])
-        if names.LETTER in said and not timer.rejected:
-            timer = as_letter(timer, headers)
+        if names.LETTER in said:
+            # The letter's rolls are in its content, as its other headers are.
+            counts = 0, *counts[1:]
+            if not timer.rejected:
+                timer = as_letter(timer, headers)
         return Copy(timer, offset, now_ms, *counts, added=_added(timer, headers))
 
     def finish(self, *, commit: bool) -> None:

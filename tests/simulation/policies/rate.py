@@ -17,6 +17,7 @@ from tests.simulation.policies.judge import Draw, Leaving, PolicyJudge, Taken
 from tests.simulation.timers import DEAD, TARGETS, Copy
 
 from duewheel.wheel.policies.rate import BURST_US, Rate
+from duewheel.wheel.slots import slot_of
 
 RULE = "wheel/policies/rate.py"
 FAULTS = {
@@ -131,7 +132,9 @@ class Judge(PolicyJudge[Rate]):
 
     def copied(self, row: Leaving, copy: Copy) -> None:
         super().copied(row, copy)
-        timer, slot = copy.timer, copy.slot(self._wheel)
+        timer = copy.timer
+        # A row that is parked, too, may wait beyond its turn: for that no timer of its key waits.
+        slot = min(copy.slot(self._wheel), slot_of(row.until_ms, self._wheel.precision_ms))
         if slot >= self._slots.stop:  # else it is late already
             key = timer.partition, TARGETS[timer.target], timer.key or timer.source
             self._waiting[key][timer.source] = slot
