@@ -64,11 +64,15 @@ def polled(is_so: Callable[[], bool], within_s: float) -> bool:
 
 @contextmanager
 def _existing(settings: Settings) -> Iterator[None]:
-    """Raises the lack of the data directory as NoDataDirectory."""
+    """Raises the lack of the data directory as NoDataDirectory, and of rights as Unreadable."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise settings.no_data_dir() from error
+    except PermissionError as error:
+        remedy = "run this as the user of the shard's processes"
+        text = f"{settings.storage.data_dir} cannot be read: {error}; {remedy}"
+        raise Unreadable(text) from error
 
 
 def files_identity(settings: Settings) -> tuple[str, int, int]:

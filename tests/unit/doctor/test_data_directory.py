@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.harness.config_file import small_settings
+from tests.harness.no_rights import no_rights_on
 
 from duewheel.api.examination import DoctorFinding
 from duewheel.checkpoints.disk_room import Room
@@ -17,22 +15,6 @@ from duewheel.doctor import data_directory
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.examination import guarded
 from duewheel.kafka.topics.admin import KafkaAdmin
-
-NOBODY = 65534
-
-
-@contextmanager
-def no_rights_on(folder: Path) -> Iterator[None]:
-    """A folder without rights for this user: root takes another user's place."""
-    usual = os.geteuid()
-    folder.chmod(0)
-    if usual == 0:
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(usual)
-        folder.chmod(0o700)
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,13 @@ def set_paused(settings: Settings, process: ProcessName, *, on: bool) -> Paused:
 
     Raises:
         ConfigError: the data directory cannot be written here.
+        Unreadable: it is not for this user.
     """
     try:
         with open_files(settings, HOST_FS) as directory:
             directory.state.live.pause(Role.of(process), on=on)
     except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES):
+        if error.errno != errno.EROFS:
             raise
         path = settings.storage.data_dir
         raise ConfigError(f"{path} cannot be written here, as a pause must: {error}") from error
