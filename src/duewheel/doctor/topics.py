@@ -96,6 +96,9 @@ def _problems(topic: Topic, remedies: Remedies) -> Iterator[tuple[Severity, str,
     def set_to(value: str) -> str:
         return remedies.setting(topic.name, value)
 
+    more = f"give each {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
+    more += f" {remedies.address}; `duewheel init --replication-factor {_REPLICAS}` for new"
+
     leaderless = [each.number for each in topic.partitions if each.leader < 0]
     lagging = [each.number for each in topic.partitions if each.in_sync < each.replicas]
     status = remedies.topic("describe", topic.name)
@@ -108,17 +111,17 @@ def _problems(topic: Topic, remedies: Remedies) -> Iterator[tuple[Severity, str,
         yield "error", text, set_to(f"{_UNCLEAN}=false")
     if replicas == 1:
         text = "1 replica: a loss of its host loses acknowledged records"
-        remedy = f"give each {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
-        remedy += f" {remedies.address}; `duewheel init --replication-factor {_REPLICAS}` for new"
-        yield "warning", text, remedy
+        yield "warning", text, more
     elif _IN_SYNC_MIN not in topic.config:
         return
     elif in_sync_min == 1:
         text = f"{replicas} replicas, {_IN_SYNC_MIN} 1: a record is acknowledged with one copy"
-        yield "warning", text, set_to(f"{_IN_SYNC_MIN}=2")
+        # Of two replicas neither value will do: each would be set to the other.
+        yield "warning", text, set_to(f"{_IN_SYNC_MIN}=2") if replicas >= _REPLICAS else more
     elif in_sync_min >= replicas:
         text = f"{replicas} replicas, {_IN_SYNC_MIN} {in_sync_min}: no writes with one broker away"
-        yield "warning", text, set_to(f"{_IN_SYNC_MIN}={replicas - 1}")
+        fewer = set_to(f"{_IN_SYNC_MIN}={replicas - 1}")
+        yield "warning", text, fewer if replicas >= _REPLICAS else more
 
 
 def check_survivable(topic: Topic, remedies: Remedies) -> Findings:

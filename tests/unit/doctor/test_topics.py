@@ -29,6 +29,9 @@ REMEDIES = Remedies("kafka:9092", "User:x")
         (topic(in_sync_min=3), ["warning"], "no writes with one broker", "min.insync.replicas=2"),
         (topic(partitions=(partition(3, leader=-1),)), ["error"], "[0] have no leader", "describe"),
         (topic(partitions=(partition(3, in_sync=2),)), ["warning"], "not in sync", "describe"),
+        # Neither value of the setting serves two replicas, so it would be set to and fro.
+        (topic(replicas=2, in_sync_min=1), ["warning"], "with one copy", "give each 3 with"),
+        (topic(replicas=2), ["warning"], "no writes with one broker", "give each 3 with"),
         (topic(config={}), ["ok"], "3 replicas", ""),
         (
             topic(config={"min.insync.replicas": "2", "unclean.leader.election.enable": "true"}),
