@@ -247,6 +247,8 @@ def test_the_documented_rights_are_enough_and_each_is_missed(
     (refused,) = [f for f in examined(settings) if f.code == "transactions"]
     assert refused.severity == "error"
     assert "TransactionalIdAuthorizationFailed" in refused.found
+    ids = f"--operation Write --operation Describe --transactional-id {app}. "
+    assert refused.remedy.endswith(f"{ids}--resource-pattern-type prefixed")
     assert f"{app}.doctor.0" in operator.list_topics()  # it is not the doctor's to delete
 
 

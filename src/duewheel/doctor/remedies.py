@@ -22,6 +22,11 @@ class Remedies(NamedTuple):
             f"--allow-principal {self.principal} {named} {resource}"
         )
 
+    def transactional_ids(self, app_id: str) -> str:
+        """Grants the rights on all transactional ids of an application."""
+        ids = f"--transactional-id {app_id}. --resource-pattern-type prefixed"
+        return self.acl(["WRITE", "DESCRIBE"], ids)
+
     def topic(self, action: Literal["alter", "create", "describe"], topic: str) -> str:
         """Acts on a topic; settings may follow."""
         return f"kafka-topics.sh --bootstrap-server {self.address} --{action} --topic {topic}"

@@ -73,7 +73,6 @@ def check_topic(topic: Topic, needed: Needed, remedies: Remedies) -> Findings:
 def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:
     """Checks the right to describe an id, and reports the state of its transaction."""
     check = Check("transactional_id", f"transactional id {name}")
-    all_ids = f"--transactional-id {cluster.settings.app.id}. --resource-pattern-type prefixed"
 
     def describe(admin: KafkaAdminClient) -> str:
         try:
@@ -87,7 +86,7 @@ def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:
     except ConfigError:
         remedies, refusal = cluster.remedies, TransactionalIdAuthorizationFailedError.__name__
         text = f"{remedies.principal} may not use it ({refusal})"
-        return check.error(text, remedies.acl(["WRITE", "DESCRIBE"], all_ids))
+        return check.error(text, remedies.transactional_ids(cluster.settings.app.id))
     except KafkaUnavailable as error:
         remedy = "check its coordinator's broker; it needs Write and Describe on this id"
         return check.warning(str(error), remedy)

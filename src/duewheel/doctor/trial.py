@@ -89,7 +89,8 @@ class _Trial:
             ledger = self._open()
             self._write(ledger, COMMITTED)
         except DuewheelError as error:
-            yield check.error(str(error), _rights(self._name))
+            remedy = self._cluster.remedies.transactional_ids(self._cluster.settings.app.id)
+            yield check.error(str(error), remedy)
             return
         took_ms = self._cluster.clock.boottime_ms() - began_ms
         found = f"a producer was opened, and a transaction committed, in {took_ms} ms"
@@ -122,7 +123,8 @@ class _Trial:
             )
             read = self._read_offset()
         except DuewheelError as error:
-            return check.warning(str(error), f"{_UNNEEDED}; {_rights(self._name)}")
+            remedy = self._cluster.remedies.acl(["READ"], f"--group {self._name}")
+            return check.warning(str(error), f"{_UNNEEDED}; {remedy}")
         written = f"offset {_OFFSET} and {len(_METADATA)} characters of metadata"
         if read is None:
             return check.warning(f"{written} did not come back", _UNNEEDED)
@@ -189,7 +191,3 @@ class _Trial:
         except DuewheelError:
             if not is_prevented:
                 raise
-
-
-def _rights(name: str) -> str:
-    return f"Write and Describe on transactional id, Read on group {name}"
