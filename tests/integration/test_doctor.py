@@ -179,6 +179,20 @@ def test_a_commit_that_is_only_pretended_is_found_out(
     assert (lost.severity, lost.found) == ("error", "of 2 committed transactions 1 can be read")
 
 
+def test_a_scratch_topic_with_the_senders_timestamps_tells_nothing_of_clocks(
+    settings: Settings,
+) -> None:
+    """The doctor would compare this host's clock with itself."""
+    scratch = f"{settings.app.id}.doctor.0"
+    with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+        admin.create_topic(scratch, 1)
+    found = examined(settings)
+    clock = only(found, "clock")
+    assert clock.severity == "warning", clock
+    assert f"{scratch} --add-config message.timestamp.type=LogAppendTime" in clock.remedy
+    assert only(found, "committed_seen").severity == "ok"
+
+
 def test_a_cluster_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (port,) = free_ports(1)
     secret = {"bootstrap_servers": f"127.0.0.1:{port}", "client": {"ssl_password": "hunter2"}}

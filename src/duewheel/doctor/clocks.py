@@ -14,27 +14,50 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.scratch import ScratchTopic
-from duewheel.kafka.progress.broker_clock import stamp_ms
+from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.scratch import STAMPED, ScratchTopic
+from duewheel.kafka.progress.broker_clock import NotStamped, stamp_ms
 
-_NO_BROKER = -1
+_UNKNOWN = "its clock is not compared"
 _REMEDY = "run NTP on every host: chronyc tracking; timedatectl"
 
 
 def examine(cluster: Cluster, scratch: ScratchTopic) -> Findings:
-    """Measures each broker that leads a partition of the scratch topic."""
-    bound_ms = as_millis(cluster.settings.dequeue.clock_skew_max)
-    clients, reader = cluster.clients, cluster.reader
-    with clients.opened(KafkaProducer, reader.deadline(), metrics_enabled=False) as producer:
-        for broker, partition in sorted(scratch.partition_of.items()):
-            if broker == _NO_BROKER:
-                continue
+    """Measures each broker that leads a partition of the scratch topic; names the others."""
+    with cluster.clients.opened(
+        KafkaProducer, cluster.reader.deadline(), metrics_enabled=False
+    ) as producer:
+        leaders = {each.leader: each.number for each in scratch.partitions if each.leader >= 0}
+        for broker, partition in sorted(leaders.items()):
             place = KafkaPartition(scratch.topic, partition)
-            for _ in range(2):  # the first send also connects, which widens the bounds
-                before_ms = cluster.clock.now_ms()
-                at_ms = stamp_ms(clients, producer, place, reader.deadline())
-                after_ms = cluster.clock.now_ms()
-            yield check_skew(f"broker {broker}", before_ms - at_ms, after_ms - at_ms, bound_ms)
+            try:
+                yield _measure(cluster, producer, f"broker {broker}", place)
+            except NotStamped as error:
+                remedy = cluster.remedies.setting(scratch.topic, STAMPED)
+                yield Check("clock", f"broker {broker}").warning(f"{error}: {_UNKNOWN}", remedy)
+    yield from check_led(scratch, cluster.remedies)
+
+
+def _measure(
+    cluster: Cluster, producer: KafkaProducer, broker: str, place: KafkaPartition
+) -> DoctorFinding:
+    clients, reader, clock = cluster.clients, cluster.reader, cluster.clock
+    for _ in range(2):  # the first send also connects, which widens the bounds
+        before_ms = clock.now_ms()
+        at_ms = stamp_ms(clients, producer, place, reader.deadline())
+        after_ms = clock.now_ms()
+    bound_ms = as_millis(cluster.settings.dequeue.clock_skew_max)
+    return check_skew(broker, before_ms - at_ms, after_ms - at_ms, bound_ms)
+
+
+def check_led(scratch: ScratchTopic, remedies: Remedies) -> Findings:
+    """Names the brokers that lead no partition of the scratch topic."""
+    idle = sorted(set(scratch.brokers) - {each.leader for each in scratch.partitions})
+    remedy = remedies.topic("alter", scratch.topic)
+    remedy += f" --partitions {len(scratch.partitions) + len(idle)}"
+    for broker in idle:
+        found = f"it leads no partition of {scratch.topic}: {_UNKNOWN}"
+        yield Check("clock", f"broker {broker}").warning(found, remedy)
 
 
 def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> DoctorFinding:

@@ -12,7 +12,7 @@ This module alone can create and delete: the other parts share a connection that
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from duewheel.api.examination import DoctorFinding
@@ -22,20 +22,24 @@ from duewheel.doctor.findings import Check
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import advertised_brokers
 from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.description import Partition
 from duewheel.kafka.topics.requirements import Requirement, TopicPlan
 
+_STAMPS = Requirement("message.timestamp.type", "LogAppendTime", "the clocks are read from it")
+STAMPED = f"{_STAMPS.setting}={_STAMPS.value}"
 _SETTINGS = (
-    Requirement("message.timestamp.type", "LogAppendTime", "the clocks are read from it"),
+    _STAMPS,
     Requirement("retention.ms", "3600000", "a topic that stays keeps no records for long"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchTopic:
-    """The topic, and for each broker that leads a partition the number of one."""
+    """The topic with its partitions, and the ids of all brokers."""
 
     topic: str
-    partition_of: dict[int, int]
+    partitions: Sequence[Partition]
+    brokers: Sequence[int]
 
 
 def name_of(settings: Settings) -> str:
@@ -54,12 +58,11 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic]:
     call_s = settings.dequeue.call_deadline.total_seconds()
     with KafkaAdmin(settings.kafka.client_options("admin"), call_s) as admin:
         existed = name in admin.partition_counts([name])
+        brokers = [broker for broker, _, _ in admin.call("list brokers", advertised_brokers)]
         if not existed:
-            partitions = max(1, len(admin.call("list brokers", advertised_brokers)))
-            admin.create([TopicPlan(name, _SETTINGS, partitions)])
+            admin.create([TopicPlan(name, _SETTINGS, max(1, len(brokers)))])
         try:
-            leaders = {each.leader: each.number for each in admin.existing([name])[name].partitions}
-            yield ScratchTopic(name, leaders)
+            yield ScratchTopic(name, admin.existing([name])[name].partitions, brokers)
         finally:
             with contextlib.suppress(DuewheelError):
                 admin.call("delete the trial's group", lambda client: client.delete_groups([name]))

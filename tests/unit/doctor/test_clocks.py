@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.harness.findings import partition
 
 from duewheel.doctor import clocks
+from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.scratch import ScratchTopic
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,13 @@ def test_clocks_that_differ(least_ms: int, most_ms: int, severity: str, said: st
     finding = clocks.check_skew("broker 1", least_ms, most_ms, 1_000)
     assert finding.severity == severity
     assert said in finding.found
+
+
+def test_a_broker_that_leads_no_partition_is_named() -> None:
+    scratch = ScratchTopic("app.doctor.0", [partition(1, leader=2)], [1, 2, 3])
+    found = list(clocks.check_led(scratch, Remedies("kafka:9092", "User:x")))
+    assert [(each.subject, each.severity) for each in found] == [
+        ("broker 1", "warning"),
+        ("broker 3", "warning"),
+    ]
+    assert found[0].remedy.endswith("--alter --topic app.doctor.0 --partitions 3")

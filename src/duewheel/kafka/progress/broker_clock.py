@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from kafka import KafkaProducer
 
+from duewheel.errors import ConfigError
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.schemas.batches import TopicPartition
 
 _CLOCK_KEY = b"clock"
+_SENT_MS = 1  # no broker's time: it comes back where the brokers keep the senders' timestamps
+
+
+class NotStamped(ConfigError):
+    """The topic has the senders' timestamps: they tell nothing of a broker's clock."""
 
 
 def broker_now_ms(clients: KafkaClients, partition: TopicPartition, deadline: Deadline) -> int:
@@ -20,11 +26,18 @@ def broker_now_ms(clients: KafkaClients, partition: TopicPartition, deadline: De
 def stamp_ms(
     clients: KafkaClients, producer: KafkaProducer, partition: TopicPartition, deadline: Deadline
 ) -> int:
-    """As `broker_now_ms`, by an open producer."""
+    """As `broker_now_ms`, by an open producer.
+
+    Raises:
+        NotStamped: the broker has kept the sender's timestamp.
+    """
 
     def send() -> int:
         topic, number = partition
-        sent = producer.send(topic, key=_CLOCK_KEY, partition=number)
+        sent = producer.send(topic, key=_CLOCK_KEY, partition=number, timestamp_ms=_SENT_MS)
         return int(sent.get(timeout=deadline.remaining_s()).timestamp)
 
-    return clients.call(deadline, f"have {partition} stamp a record", send)
+    at_ms = clients.call(deadline, f"have {partition} stamp a record", send)
+    if at_ms == _SENT_MS:
+        raise NotStamped("records get no timestamp of the broker")
+    return at_ms
