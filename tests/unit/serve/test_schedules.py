@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
 from pyarrow.ipc import open_stream
-from tests.harness.served import KitWriter
+from tests.harness.served import KitWriter, RecordingProducer, recording_writer
 
 from duewheel.api.schedules import NewSchedule
 from duewheel.cli.main import cli
 from duewheel.cli.schedules import schedule
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, NoSuchSchedule
+from duewheel.errors import ConfigError, NoSuchSchedule, Unacknowledged
 from duewheel.ops.schedules import apply, changes, listing
 from duewheel.ops.schedules.schedule_record import requested
 from duewheel.tables import schedules_table
@@ -285,6 +285,16 @@ jitter = "1m"
 ends = 2030-01-01T00:00:00Z
 headers = [{ name = "a", value = "b" }]
 """
+
+
+def test_an_apply_that_fails_on_its_way_tells_how_far_it_came(
+    service: LocalService, settings: Settings, config: Path
+) -> None:
+    writer = recording_writer(settings, RecordingProducer(closed={"others"}), service.clock)
+    path = config.with_name("schedules.toml")
+    path.write_text(FILE + 'timer_topic = "others"\n')
+    with pytest.raises(Unacknowledged, match="written before: 1 of 2 changes"):
+        apply.apply(writer, path, prune=False, dry_run=False, wait_s=0)
 
 
 def test_a_file_is_applied_by_its_differences(

@@ -21,7 +21,7 @@ from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import utc_text
 from duewheel.config.nearest_name import nearest
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.files import open_files
@@ -75,9 +75,13 @@ def apply(
     for step in done:
         record = step.record
         assert record is not None, "of a step that writes"
-        with writer.producer(record.timer_topic) as producer:
-            stops = step.change == "removed"
-            written.append(write_record(settings, producer, record, stops=stops))
+        try:
+            with writer.producer(record.timer_topic) as producer:
+                stops = step.change == "removed"
+                written.append(write_record(settings, producer, record, stops=stops))
+        except DuewheelError as error:
+            error.args = (f"{error}; written before: {len(written)} of {len(done)} changes",)
+            raise
     for step, taken in zip(done, await_taken(settings, written, wait_s), strict=True):
         step.taken = taken
     return [
