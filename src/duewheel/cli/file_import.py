@@ -100,7 +100,7 @@ def import_(
     from duewheel.ops.file_import.exactly_once import Choice, import_lines
 
     with bar_of_count("lines") as advanced:
-        choice = Choice(name, dry_run, skip_refused, advanced=advanced)
+        choice = Choice(name, dry_run=dry_run, skip_refused=skip_refused, advanced=advanced)
         verdict = import_lines(settings, SystemClock(), file, defaults, choice)
     if not output.is_json:
         for each in verdict.refused_first:

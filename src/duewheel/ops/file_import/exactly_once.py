@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -59,6 +59,7 @@ class Choice:
     """
 
     name: str  # of the import: the name of its position
+    _: KW_ONLY
     dry_run: bool = False
     skip_refused: bool = False  # leave out lines that ingest would reject, and continue
     chunk_lines: int = _CHUNK_LINES

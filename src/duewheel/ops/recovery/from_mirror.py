@@ -102,7 +102,14 @@ def recover(
             add(reader, {place: each for place, each in ranges.items() if place[0] == topic})
         found = _find(settings, prefix, partitions, evidence, delivered_before_ms, reader, ranges)
         lines = Lines(reader, found.waiting)
-        choice = Choice(name, dry_run, True, otherwise=_CHANGED, ends=ends, advanced=advanced)
+        choice = Choice(
+            name,
+            dry_run=dry_run,
+            skip_refused=True,
+            otherwise=_CHANGED,
+            ends=ends,
+            advanced=advanced,
+        )
         sent = import_lines(settings, clock, lines, TimerFields(), choice)
         not_taken = _not_taken(reader, ends)
     return MirrorRecovered(
