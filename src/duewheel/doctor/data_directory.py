@@ -68,7 +68,8 @@ def _file_system(folder: Path) -> str:
     if (kind := copies_on_write(place)) is not None:
         return kind
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
-    return next(mounts[parent] for parent in (place, *place.parents) if parent in mounts)
+    # A chroot may list no mount of the folder.
+    return next((mounts[each] for each in (place, *place.parents) if each in mounts), "unknown")
 
 
 def check_file_system(path: Path, kind: str) -> DoctorFinding:

@@ -34,6 +34,7 @@ from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import capture_errors
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
+_DATA_DIRECTORY, _HOST = _OF_THIS_HOST = ("data directory", "host")  # they do not ask Kafka
 Begun = Callable[[str, int], None]  # called for each part: its name, and the number of parts
 
 
@@ -44,8 +45,8 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
     with capture_errors(), TopicChecks(client, call_s) as reader:
         cluster = Cluster(settings, reader, clock)
         parts: dict[str, Callable[[Cluster], Findings]] = {
-            "data directory": lambda cluster: data_directory.examine(cluster.settings),
-            "host": lambda cluster: host.examine(cluster.settings),
+            _DATA_DIRECTORY: lambda cluster: data_directory.examine(cluster.settings),
+            _HOST: lambda cluster: host.examine(cluster.settings),
             "bootstrap servers": bootstrap.examine,
             "brokers": brokers.examine,
             # Before the topics: the first transaction makes Kafka create its own topics.
@@ -80,8 +81,10 @@ def guarded(name: str, cluster: Cluster, part: Callable[[Cluster], Findings]) ->
     except OSError as error:
         yield check.error(str(error), f"check the rights of user {os.geteuid()} on this host")
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
-        remedy = "a defect, or an answer that no Apache Kafka "
-        remedy += f"from {OLDEST_KAFKA} on gives: check its version"
+        remedy = "a defect of duewheel"
+        if name not in _OF_THIS_HOST:
+            remedy += ", or an answer that no Apache Kafka "
+            remedy += f"from {OLDEST_KAFKA} on gives: check its version"
         yield check.error(cluster.clients.explain(error), remedy)
 
 

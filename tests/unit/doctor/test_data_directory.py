@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.harness.config_file import small_settings
 from tests.harness.no_rights import no_rights_on
@@ -81,3 +82,13 @@ def test_a_directory_to_come_is_examined_in_its_nearest_parent(tmp_path: Path) -
     assert found.keys() == {"file_system", "data_directory", "disk_space"}
     assert found["data_directory"].severity == "ok"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_no_listed_mount_is_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a chroot."""
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: [])
+    monkeypatch.setattr(data_directory, "copies_on_write", lambda _: None)
+    found = list(data_directory.examine(small_settings(tmp_path / "data")))
+    assert [each.found for each in found if each.code == "file_system"] == ["unknown"]

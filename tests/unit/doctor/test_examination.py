@@ -62,3 +62,13 @@ def test_without_a_server_the_examination_ends_with_the_reason(
     assert UNREACHABLE not in {finding.code for finding in found[:-1]}
     (failed,) = [finding for finding in found if finding.code == "not_examined"]
     assert (failed.subject, failed.severity) == ("host", "error")
+
+
+def test_a_part_that_asks_no_kafka_blames_none(tmp_path: Path) -> None:
+    def part(_: Cluster) -> Iterator[DoctorFinding]:
+        raise ValueError("x")
+        yield
+
+    cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
+    (failed,) = examination.guarded("host", cluster, part)
+    assert failed.remedy == "a defect of duewheel"
