@@ -22,8 +22,10 @@ from duewheel.cli.examination import report
 from duewheel.cli.output import Printer
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import free_ports
-from duewheel.doctor import apis, topics
+from duewheel.doctor import apis, rights, topics
+from duewheel.doctor.cluster import Cluster
 from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.topic_checks import TopicChecks
 from duewheel.runtime.dequeue_process import init_progress
 from duewheel.wheel.publisher_protocol import publish_progress
 
@@ -191,6 +193,19 @@ def test_a_scratch_topic_with_the_senders_timestamps_tells_nothing_of_clocks(
     assert clock.severity == "warning", clock
     assert f"{scratch} --add-config message.timestamp.type=LogAppendTime" in clock.remedy
     assert only(found, "committed_seen").severity == "ok"
+
+
+def test_an_id_whose_coordinator_is_away_is_no_unused_one(
+    settings: Settings, broker: SharedBroker, client: KafkaAdminClient
+) -> None:
+    init(settings, client)
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        settings = through(settings, proxy)
+        with TopicChecks(settings.kafka.client_options("admin"), 5.0) as reader:
+            not_available = 15
+            proxy.inject(Fault("FindCoordinator", Action.REFUSE, not_available, times=ALWAYS))
+            found = list(rights.examine(Cluster(settings, reader, CLOCK)))
+    assert only(found, "transactional_id").severity == "warning"
 
 
 def test_a_cluster_that_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
-_TRANSACTION_LOG = "__transaction_state"
+TRANSACTION_LOG = "__transaction_state"
 
 
 class Cluster:
@@ -53,4 +53,4 @@ class Cluster:
         once, as findings from several descriptions could contradict each other.
         """
         targets = self.settings.timer.named_targets
-        return self.reader.topics([*self.own_topics, *targets, _TRANSACTION_LOG])
+        return self.reader.topics([*self.own_topics, *targets, TRANSACTION_LOG])

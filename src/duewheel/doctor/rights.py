@@ -17,7 +17,7 @@ from kafka.errors import (
 )
 
 from duewheel.api.examination import DoctorFinding
-from duewheel.doctor.cluster import Cluster
+from duewheel.doctor.cluster import TRANSACTION_LOG, Cluster
 from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.remedies import Remedies
 from duewheel.errors import ConfigError, KafkaUnavailable
@@ -77,7 +77,11 @@ def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:
     def describe(admin: KafkaAdminClient) -> str:
         try:
             transaction = admin.describe_transactions([name])[name]
-        except (TransactionalIdNotFoundError, CoordinatorNotAvailableError):
+        except (TransactionalIdNotFoundError, CoordinatorNotAvailableError) as error:
+            # Before the first transaction of a cluster, no broker coordinates any.
+            is_away = isinstance(error, CoordinatorNotAvailableError)
+            if is_away and cluster.topics[TRANSACTION_LOG].exists:
+                raise
             return "may be described; it was never used"
         return f"may be described; its transaction is {transaction.state.value}"
 
