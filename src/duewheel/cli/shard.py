@@ -107,15 +107,17 @@ def pause(settings: Settings, part: Part, given: SelectivePause, output: Printer
     `status` lists them. A target that does not exist yet, or that no timer topic is open for, is
     paused with a warning.
     """
+    from duewheel.ops.connection import require_kafka
     from duewheel.ops.shard.pause import set_paused
     from duewheel.ops.shard.selective_pause import pause_selection
     from duewheel.ops.topics.targets import doubts_about
 
     if isinstance(part, tuple):
-        output.show(pause_selection(settings, SystemClock(), *part, given))
-        kind, name = part
-        if kind == "target" and (doubts := doubts_about(settings, name)):
-            say(f"paused, but {', and '.join(doubts)}")
+        with require_kafka(settings):
+            output.show(pause_selection(settings, SystemClock(), *part, given))
+            kind, name = part
+            if kind == "target" and (doubts := doubts_about(settings, name)):
+                say(f"paused, but {', and '.join(doubts)}")
     elif given.model_fields_set:
         raise ConfigError("--for and --note are for --target, --timer-topic and --tag")
     else:
@@ -130,11 +132,13 @@ def resume(settings: Settings, part: Part, output: Printer) -> None:
 
     Timers that waited for a paused topic or tag leave within an hour.
     """
+    from duewheel.ops.connection import require_kafka
     from duewheel.ops.shard.pause import set_paused
     from duewheel.ops.shard.selective_pause import resume_selection
 
     if isinstance(part, tuple):
-        output.show(resume_selection(settings, *part))
+        with require_kafka(settings):
+            output.show(resume_selection(settings, *part))
     else:
         output.show(set_paused(settings, part, on=False))
 

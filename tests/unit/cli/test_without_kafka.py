@@ -16,6 +16,9 @@ COMMANDS = {
     "init": [],
     "audit": [],
     "dlq list": [],
+    "pause": ["--target", "a"],
+    "resume": ["--tag", "a"],
+    "relay postgres": [],
     "send": ["--topic", "a", "--value", "b", "--delay", "1s"],
 }
 
