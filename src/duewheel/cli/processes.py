@@ -92,7 +92,7 @@ def relay() -> None:
 
 @relay.command("postgres")
 @click.option("--name", default="outbox", help="of the relay: one runs under each name")
-@with_settings("relay", needs_kafka=True)
+@with_settings("relay")
 def relay_postgres(settings: Settings, name: str) -> None:
     """Send the rows of duewheel_outbox in PostgreSQL, each exactly once.
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
+from tests.harness.fault_proxy import FaultProxy
 from tests.harness.launcher import events, launch, run, tail, wait_until
 from tests.harness.outbox import Writers, by_key, python_of_page, sql_of_page
 from tests.harness.reader import read_topic
@@ -237,6 +238,23 @@ def test_of_two_relays_the_later_one_goes_on(
         second.stop(30)
         assert second.exit_code == 0, tail(log)  # it has run until then
     assert values(settings) == [each.encode() for each in "abcdefghi"]
+
+
+def test_a_relay_that_runs_shows_what_its_kafka_clients_say(
+    config: Path, settings: Settings, connection: psycopg.Connection[Any]
+) -> None:
+    (server,) = settings.kafka.bootstrap_servers
+    log = config.with_name("relay.log")
+    with FaultProxy(server) as proxy:
+        words = ("--bootstrap-servers", proxy.bootstrap_servers, "--set", "metrics.relay_port=0")
+        running = launch(config, "relay", "postgres", *words, log=log)
+        wait_until(lambda: events(log, "the relay is ready"), lambda: tail(log))
+        proxy.away()
+        insert(connection, "a")
+        wait_until(lambda: '"logger": "kafka.' in tail(log), lambda: tail(log))
+        running.stop(30)
+        proxy.back()
+    assert running.exit_code == 0, tail(log)
 
 
 def test_a_database_that_has_gone_back_is_noticed(

@@ -33,6 +33,7 @@ from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.timer_records import TimerRecord, new_records, require_source_name
+from duewheel.ops.connection import require_kafka
 from duewheel.ops.relay.outbox_rows import OutboxRow, RefusedRow, record_of_row
 from duewheel.ops.relay.outbox_table import OutboxTable
 from duewheel.ops.relay.relay_metrics import RelayMetrics
@@ -53,6 +54,8 @@ def run_relay(settings: Settings, name: str, stopping: threading.Event) -> None:
         Fenced: another relay runs under this name.
     """
     require_source_name(name)
+    with require_kafka(settings):  # at the start alone: later the clients' warnings are its log
+        pass
     clock = factory.StoppableClock(stopping)
     metrics, served_on = RelayMetrics(clock), settings.metrics
     with served(metrics, served_on.host, served_on.relay_port, "metrics.relay_port"):
