@@ -14,7 +14,7 @@ _SENT_MS = 1  # no broker's time: it comes back where the brokers keep the sende
 
 
 class NotStamped(ConfigError):
-    """The topic has the senders' timestamps: they tell nothing of a broker's clock."""
+    """The topic has the senders' timestamps, so it does not show a broker's clock."""
 
 
 def broker_now_ms(clients: KafkaClients, partition: TopicPartition, deadline: Deadline) -> int:
