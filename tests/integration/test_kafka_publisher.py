@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource
+from structlog.testing import capture_logs
+from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.launcher import wait_until
 from tests.harness.publishing import (
     Headers,
@@ -32,7 +35,9 @@ from tests.harness.publishing import (
 )
 from tests.harness.shared_broker import SharedBroker
 
+from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.progress import Progress, record_key
+from duewheel.clock import SystemClock
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
@@ -41,8 +46,10 @@ from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.progress import newest
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
-from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.kafka.publish.fenced_session import ShardNames
+from duewheel.kafka.publish.publisher import KafkaPublisher, PublisherHooks
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.wire.compression import CODECS, Codec
 from duewheel.wheel.dequeue import encoder
 from duewheel.wheel.publisher_protocol import publish_progress
@@ -435,6 +442,33 @@ def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
         assert slot_of(started(publisher)) == (None if slot == 1 else slot - 1)
         publish_progress(publisher, progress(slot))
     assert values(read(broker, names.target)) == []
+
+
+@pytest.mark.parametrize("code", [19, -1])  # tried again until `quiet_s`; fails by itself
+def test_partitions_that_fail_together_are_logged_and_noted_once(
+    names: Names, proxy: FaultProxy, code: int
+) -> None:
+    notes = list[Obstacles]()
+    publisher = KafkaPublisher(
+        {"bootstrap_servers": proxy.bootstrap_servers},
+        ShardNames(f"{names.state}-0", names.state, names.dead_letters, 0),
+        SystemClock(),
+        limits=TransactionLimits(quiet_s=1.0),
+        hooks=PublisherHooks(note=notes.append),
+    )
+    every = range(4)
+    with closing(publisher):
+        publisher.start()
+        places = [(names.target, partition) for partition in every]
+        # A row for a partition without a log would be parked.
+        wait_until(lambda: len(publisher.log_ends(places)) == len(places), "no logs")
+        proxy.inject(Fault("Produce", Action.REFUSE, code, topic=names.target, times=ALWAYS))
+        rows = [Message(names.target, b"x", partition=partition) for partition in every]
+        with capture_logs() as lines, pytest.raises(PublishDoubt):
+            publish(publisher, rows, progress(1))
+    named = [line["partitions"] for line in lines if "takes no writes" in line["event"]]
+    assert (named, len(notes)) == ([[*every]], 1)
+    assert notes[0].targets.keys() == {names.target}
 
 
 def test_what_kafka_had_once_is_waited_for(

@@ -264,8 +264,8 @@ class KafkaPublisher:
             exc_info=False if isinstance(error, _EXPECTED) else error,
         )
         if isinstance(error, internals.NoAnswer):
-            for late in error.partitions:
-                self._unavailable.note_failure((late.topic, late.partition), "no answer")
+            late = [((each.topic, each.partition), "no answer") for each in error.partitions]
+            self._unavailable.note_failures(late)
         doubt = doubt_of(error, f"transaction of {of_id!r}: {reason}", was_begun=was_begun)
         if isinstance(doubt, TransactionTooSlow):
             self._attempts.note_timeout()
@@ -282,7 +282,7 @@ class KafkaPublisher:
         outcomes: Sequence[internals.Outcome],
     ) -> None:
         """Carries out the consequences of every batch that has failed by itself."""
-        causes = []
+        causes, failures = [], []
         for part, error in internals.causes(parts, outcomes):
             partition, name = (part.topic, part.partition), type(error).__name__
             is_trial = self._unavailable.has_failed(partition)
@@ -290,11 +290,12 @@ class KafkaPublisher:
             if follow.shows_limit:
                 self._refusals.note_refusal(part, error)
             if follow.closes_partition:
-                self._unavailable.note_failure(partition, name)
+                failures.append((partition, name))
             if follow.may_refuse_marker:
                 # A hint, unless the progress was acknowledged: Kafka names them at the next start.
                 self._session.ids.note_refusing([part.topic])
             causes.append(Cause([part], f"{part.topic} refused a record: {name}", follow.rest))
+        self._unavailable.note_failures(failures)
         self._note_causes(prepared, causes, began_ms)
 
     def _note_causes(self, prepared: Prepared, causes: Sequence[Cause], began_ms: int) -> None:

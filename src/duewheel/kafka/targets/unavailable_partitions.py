@@ -85,13 +85,19 @@ class UnavailablePartitions:
         """Whether it has failed, and has taken no write since."""
         return self._failures.get_stale(partition) is not None
 
-    def note_failure(self, partition: TopicPartition, why: str) -> None:
-        """A transaction failed because of this partition."""
-        times = (self._failures.get_stale(partition) or 0) + 1
-        self._failures.put(partition, times, math.inf if self._verdict_of(times) else 0)
-        self._fresh.add(partition)
+    def note_failures(self, failures: Iterable[tuple[TopicPartition, str]]) -> None:
+        """A transaction failed because of these partitions, with a reason each. One that is named
+        twice has failed twice.
+        """
+        down: dict[tuple[str, str], set[int]] = {}  # by topic and reason
+        for partition, why in failures:
+            times = (self._failures.get_stale(partition) or 0) + 1
+            self._failures.put(partition, times, math.inf if self._verdict_of(times) else 0)
+            self._fresh.add(partition)
+            down.setdefault((partition[0], why), set()).add(partition[1])
         self._sort_failed()
-        self._change(partition[0], self._logged_down(partition[0]) | {partition[1]}, why)
+        for (topic, why), numbers in down.items():
+            self._change(topic, self._logged_down(topic) | numbers, why)
         self._report()
 
     def note_success(self, partitions: Iterable[TopicPartition]) -> None:
@@ -102,10 +108,12 @@ class UnavailablePartitions:
         self._fresh.clear()
         if not self._logged:
             return
-        for topic, number in set(partitions):
-            if number in self._failed.get(topic, ()):
-                self._failures.pop((topic, number))
-                self._sort_failed()
+        written = set(partitions)
+        if recovered := [each for each in written if self.has_failed(each)]:
+            for partition in recovered:
+                self._failures.pop(partition)
+            self._sort_failed()
+        for topic, number in written:
             self._change(topic, self._logged_down(topic) - {number})
         self._report()
 

@@ -154,7 +154,7 @@ def test_a_failed_partition_takes_no_writes_until_rows_for_it_are_published() ->
     failures = UnavailablePartitions()
     asked = catalog(unavailable=failures)
     size = look_up(asked, cluster, "t")["t"].batch_bytes
-    failures.note_failure(("t", 1), "NotEnoughReplicasError")
+    failures.note_failures([(("t", 1), "NotEnoughReplicasError")])
     assert look_up(asked, cluster, "t")["t"].unavailable == {1}
     assert asked.recall(["t"])["t"].unavailable == {1}
     assert asked.recall(["t"])["t"].batch_bytes == size, "batches stay as large"

@@ -398,7 +398,7 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
     target = Target(4, 1_000)
     lasted: list[float] = []
     for _ in range(6):
-        failures.note_failure(("a", 2), "no answer")
+        failures.note_failures([(("a", 2), "no answer")])
         clock.sleep(300)
         assert failures.with_failures("a", target).unavailable == {2}, "others have not left yet"
         failures.note_success([])
@@ -410,7 +410,7 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
         lasted.append((clock.boottime_ms() - begun_ms) / 1000)
     assert lasted == [5, 10, 20, 40, 60, 60]
     failures.note_success([("a", 2)])
-    failures.note_failure(("a", 2), "no answer")
+    failures.note_failures([(("a", 2), "no answer")])
     failures.note_success([("b", 0)])
     clock.sleep(5)
     assert failures.with_failures("a", target) == target
@@ -419,14 +419,13 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
 def test_a_name_that_is_not_looked_up_yet_has_no_failed_partitions() -> None:
     """Its rows wait anyhow, and a list of its other partitions would have 2³¹ of them."""
     failures = UnavailablePartitions()
-    failures.note_failure(("a", 2), "no answer")
+    failures.note_failures([(("a", 2), "no answer")])
     assert failures.with_failures("a", for_now(None)).unavailable == frozenset()
 
 
 def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     failures, target = UnavailablePartitions(), Target(4, 1_000)
-    for topic in ("a", "b"):
-        failures.note_failure((topic, 2), "no answer")
+    failures.note_failures([((topic, 2), "no answer") for topic in ("a", "b")])
     failures.note_success([("b", 2), ("c", 1)])
     monkeypatch.setattr(TtlCache, "all_keys", None)
     for topic, down in (("a", {2}), ("b", set()), ("c", set())):
@@ -448,8 +447,8 @@ def test_each_change_is_logged_once() -> None:
     assert [line["partitions"] for line in look(1, 3)] == [[1, 3]]
     assert [(line["log_level"], line["partitions"]) for line in look(1)] == [("info", [3])]
     with structlog.testing.capture_logs() as lines:
-        failures.note_failure(("a", 0), "no answer")
-        failures.note_failure(("a", 0), "no answer")
+        failures.note_failures([(("a", 0), "no answer")])
+        failures.note_failures([(("a", 0), "no answer")])
     assert [line["partitions"] for line in lines] == [[0]]
     assert look(1) == [], "a partition that failed takes writes only once it has taken some"
     with structlog.testing.capture_logs() as lines:
@@ -468,3 +467,35 @@ def test_the_log_and_the_notes_of_an_answer_are_bounded() -> None:
     assert lines[-1]["changes"] == 980
     assert [len(note) for note in notes] == [100], "written once"
     assert max(map(len, notes[0].values())) < 200
+
+
+def test_partitions_that_fail_together_are_logged_and_noted_once() -> None:
+    """A broker that dies under a transaction may be the leader of 2,000 of its partitions."""
+    notes: list[Mapping[str, str]] = []
+    clock = ManualClock()
+    failures = UnavailablePartitions(now_s=lambda: clock.boottime_ms() / 1000, note=notes.append)
+    places = [(f"t{number % 40}", number // 40) for number in range(2_000)]
+    target = Target(50, 1_000)
+    with structlog.testing.capture_logs() as lines:
+        failures.note_failures((place, "no answer") for place in places)
+    assert (len(lines), lines[-1]["changes"], len(notes)) == (21, 20, 1)
+    assert lines[0]["partitions"] == list(range(50))
+    failures.note_success([])
+    clock.sleep(4)
+    assert {len(failures.with_failures(f"t{n}", target).unavailable) for n in range(40)} == {50}
+    clock.sleep(1)
+    assert {len(failures.with_failures(f"t{n}", target).unavailable) for n in range(40)} == {0}
+    with structlog.testing.capture_logs() as lines:
+        failures.note_success(places)
+    assert (len(lines), len(notes)) == (21, 2)
+    assert notes[-1] == {}
+
+
+def test_a_partition_with_two_failed_batches_has_failed_twice() -> None:
+    clock = ManualClock()
+    failures = UnavailablePartitions(now_s=lambda: clock.boottime_ms() / 1000)
+    failures.note_failures([(("a", 2), "no answer"), (("a", 1), "refused"), (("a", 2), "refused")])
+    failures.note_success([])
+    for seconds, down in ((4, {1, 2}), (5, {2}), (1, set())):
+        clock.sleep(seconds)
+        assert failures.with_failures("a", Target(4, 1_000)).unavailable == down
