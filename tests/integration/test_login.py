@@ -33,6 +33,7 @@ from duewheel.errors import ConfigError
 from duewheel.java.find import Java
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.connect.token_provider import FunctionTokens
 
 # kafka-python leaves a socket of TLS to the garbage collector where a handshake fails.
 pytestmark = [
@@ -229,6 +230,26 @@ def test_a_login_without_a_password(
     assert begun.returncode == 0, begun.stderr
     with DelayProducer(f"{name}.timers", **options) as producer:
         assert producer.schedule("orders", b"later", delay="1h").result(60).offset == 0
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("/run/secrets/kafka-token"), LookupError("no SSL session")]
+)
+def test_a_function_without_a_token_yet_is_no_refusal(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def late() -> str:
+        if "this client tries again" not in caplog.text:
+            raise error
+        return token()
+
+    tokens = {"sasl_oauth_token_provider": FunctionTokens(late, "app.tokens:late")}
+    clients = KafkaClients(client(listeners, "tokens", TOKENS) | tokens)
+    (made,) = clients.attempts(Deadline(30))
+    assert not made.is_refusal
+    assert made.problem.endswith(f"app.tokens:late: {type(error).__name__}: {error}")
+    with clients.opened(KafkaAdminClient, Deadline(60)):
+        assert made.problem in caplog.text
 
 
 def test_a_client_without_its_certificate(

@@ -5,7 +5,8 @@ alone. A client that is not connected after a moment therefore asks here: one co
 server, with the same settings, whose first error is final. Where a broker only hangs up, further
 connections find out which protocol it speaks.
 
-Invariant: a server that cannot be reached, or is starting, is no refusal.
+Invariant: a server that cannot be reached, or is starting, is no refusal; nor is a function that
+has no token yet.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from duewheel.kafka.connect.network_client import (
     loop_of,
     manager_of,
 )
+from duewheel.kafka.connect.token_provider import TokenUnavailable
 from duewheel.threads import each_beside
 
 _SERVERS_AT_A_TIME = 16
@@ -111,6 +113,8 @@ class _Login:
         """Logs in; says why if that fails."""
         try:
             self._ask(_metadata)
+        except TokenUnavailable as error:
+            return LoginAttempt(self._server, in_words(error))
         except Exception as error:  # noqa: BLE001 - a token provider raises any
             reason = self._explained(error)
             problem = reason or in_words(error)
