@@ -115,4 +115,6 @@ def within(
         if after is not None and time.monotonic() - begun_s >= after[0]:
             after[1]()
             after = None
+    if future.done():  # while `after` ran
+        return future.result()
     raise deadline.exceeded(what, "no answer")

@@ -84,6 +84,20 @@ def test_calls_within_a_deadline() -> None:
     release.set()
 
 
+def test_an_answer_while_the_reason_is_asked_for_is_taken() -> None:
+    """Asking takes seconds: the deadline may end meanwhile."""
+    asked = threading.Event()
+
+    def ask() -> None:
+        asked.set()
+        for thread in threading.enumerate():
+            if thread.name == "deadline: connect":
+                thread.join()
+
+    deadline = Deadline(60, now_s=lambda: 60.0 * asked.is_set())
+    assert within(deadline, "connect", asked.wait, (0.0, ask))
+
+
 def test_a_part_ends_with_the_whole_and_at_its_stop() -> None:
     stopping = threading.Event()
     whole = Deadline(HOUR_S, stopping)
