@@ -57,6 +57,6 @@ class LedgerRun(Generic[P]):
         try:
             yield
         except (PublishDoubt, KafkaUnavailable) as error:
-            if self._dry_run:
-                raise
-            raise type(error)(f"{written()}: {error}") from error
+            if not self._dry_run:
+                error.args = (f"{written()}: {error}",)
+            raise

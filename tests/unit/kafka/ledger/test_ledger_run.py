@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from duewheel.errors import KafkaUnavailable, PublishDoubt
+from duewheel.errors import KafkaUnavailable, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.ledger.command_ledger import CommandLedger
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
+from duewheel.kafka.ledger.producer_internals import NotInKafka
 
 
 @dataclass(frozen=True)
@@ -126,3 +127,13 @@ def test_an_error_begins_with_what_was_written_before_it(kind: Any, dry_run: boo
     with pytest.raises(kind) as raised, run.after(lambda: "2 before"):
         raise kind("no answer")
     assert str(raised.value) == ("no answer" if dry_run else "2 before: no answer")
+
+
+@pytest.mark.parametrize(
+    "error", [NotInKafka(["t"], ["t-0"]), TransactionTooSlow("too slow", was_begun=False)]
+)
+def test_an_error_with_fields_of_its_own_keeps_them(error: Exception) -> None:
+    text, fields = str(error), dict(vars(error))
+    with pytest.raises(type(error)) as raised, run_over(Scripted()).after(lambda: "2 before"):
+        raise error
+    assert (str(raised.value), vars(raised.value)) == (f"2 before: {text}", fields)
