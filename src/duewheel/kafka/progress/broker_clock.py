@@ -8,6 +8,7 @@ from duewheel.errors import ConfigError
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.partition_names import partition_name
 
 _CLOCK_KEY = b"clock"
 _SENT_MS = 1  # no broker's time: it comes back where the brokers keep the senders' timestamps
@@ -37,7 +38,7 @@ def stamp_ms(
         sent = producer.send(topic, key=_CLOCK_KEY, partition=number, timestamp_ms=_SENT_MS)
         return int(sent.get(timeout=deadline.remaining_s()).timestamp)
 
-    at_ms = clients.call(deadline, f"have {partition} stamp a record", send)
+    at_ms = clients.call(deadline, f"have {partition_name(partition)} stamp a record", send)
     if at_ms == _SENT_MS:
         raise NotStamped("records get no timestamp of the broker")
     return at_ms
