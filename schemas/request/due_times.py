@@ -21,6 +21,9 @@ due at its timestamp (recurrences.py).
 TIMER_WINDOW_MS w spreads timers: one is due at a whole millisecond from the requested time to w
 after it, chosen by a hash of its key, or of its id without a key. The timers of a key thus keep
 their order. A copy has no window, because it is due at a fixed instant.
+
+Whether a time is too far ahead is decided elsewhere: by a client in api/due_time.py, at ingest by
+the columns `delay_ms` and `long_ms` of request_columns.py with their rules in timer_suite.json.
 """
 
 from __future__ import annotations

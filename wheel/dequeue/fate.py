@@ -12,8 +12,9 @@
 
 The column depends only on the rows, the time and the metadata of the topics. Encoding only reads it
 (routing.py). Decided earlier, without metadata: rows that are out or cancelled are dropped
-(pipeline.py), timers that are due beyond the window roll (roll_rule.py). Decided later: copies for
-a timer partition that takes no writes are held, whole batches at a time (kafka/publish/held_queue).
+(pipeline.py), timers that are due beyond the window roll (roll_rule.py), late ones expire
+(policies/expiry.py). Decided later: copies for a timer partition that takes no writes are held,
+whole batches at a time (kafka/publish/held_queue).
 
 Pure functions over columns: no client, any thread.
 """
