@@ -23,7 +23,7 @@ from duewheel.ops.schedules import changes, listing
 from duewheel.ops.schedules.changes import WrittenSchedule
 from duewheel.serve.change_records import Change, Changing, recorded
 from duewheel.serve.changes import WAIT_MAX_S, WAIT_S
-from duewheel.serve.problems import Responses, documented
+from duewheel.serve.problems import Refused, Responses, documented
 from duewheel.serve.scopes import OwnSchedule, OwnTimerTopic, Scoped
 from duewheel.serve.service import Service, Shared
 from duewheel.serve.url_names import NAME
@@ -156,7 +156,7 @@ async def _taken(service: Service, written: WrittenSchedule) -> None:
 
 
 async def _is_taken(service: Service, written: WrittenSchedule) -> bool:
-    with suppress(DuewheelError):  # no files for now: it is written nevertheless
+    with suppress(DuewheelError, Refused):  # no files or no room: it is written nevertheless
         return await service.peek(written.is_taken)
     return False
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule, Unacknowledged
 from duewheel.ops.schedules import apply, changes, listing
 from duewheel.ops.schedules.schedule_record import requested
+from duewheel.serve.service import Service
 from duewheel.tables import schedules_table
 from duewheel.testing.memory_cluster import MemoryCluster
 from duewheel.testing.service import LocalService
@@ -162,6 +164,17 @@ def test_a_note_has_255_bytes(client: TestClient, service: LocalService) -> None
         assert response.status_code == status, response.text
         service.advance("1s")
     assert listed(client)[0]["note"] == "é" * 127
+
+
+def test_a_change_that_is_written_is_no_busy_one(client: TestClient) -> None:
+    """Reads take all places: `busy` would claim that nothing was written."""
+    service: Service = client.app.state.service  # type: ignore[attr-defined]
+    peek = service.peek
+    service.peek = replace(peek, waiting_max=0)
+    response = client.put("/v1/schedules/daily", json=DAILY, params={"wait": 0.1})
+    assert (response.status_code, response.json()["applied"]) == (202, False)
+    service.peek = peek
+    assert [row["name"] for row in listed(client)] == ["daily"]
 
 
 def test_a_name_that_is_pending_nowhere_is_missing(client: TestClient) -> None:
