@@ -3,6 +3,8 @@
 DuewheelError                     1  findings, or any error without a code of its own
 ├── ConfigError                   2  usage or configuration: correct it and start again
 │   ├── NoDataDirectory           2  no start of this shard has made its files on this host yet
+│   ├── Misconfigured             2  Kafka, a right or a file does not fit the settings: for the
+│   │                                operator to correct, as no caller of the HTTP API can
 │   ├── NoSuchSchedule            2  no recurring schedule has this name
 │   ├── Conflict                  2  pending timers do not permit a change: look at them
 │   └── InvalidTimer              2  a program requests an impossible timer: correct the call
@@ -58,6 +60,10 @@ class NoDataDirectory(ConfigError):
             f"there is no data directory {path}{setting}: `duewheel init` or `duewheel run` "
             "creates it"
         )
+
+
+class Misconfigured(ConfigError):
+    """Kafka, a right, a topic or a file does not fit the settings, whatever is requested."""
 
 
 class NoSuchSchedule(ConfigError):

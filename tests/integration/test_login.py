@@ -22,10 +22,12 @@ import pytest
 from kafka import KafkaAdminClient
 from tests.harness.config_file import write_config
 from tests.harness.launcher import run
+from tests.harness.served import CHANGING, TOKEN, bearer, served
 from tests.harness.small_servers import ends_with_the_answer, server
 
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
+from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
 from duewheel.dev.listeners import HOST, free_ports, listener_properties
 from duewheel.dev.sasl_ssl import keystore_properties, password_properties, self_signed
@@ -34,6 +36,7 @@ from duewheel.java.find import Java
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.token_provider import FunctionTokens
+from duewheel.serve.access import Access
 
 # kafka-python leaves a socket of TLS to the garbage collector where a handshake fails.
 pytestmark = [
@@ -278,3 +281,13 @@ def test_commands_doctor_and_run(listeners: Listeners, tmp_path: Path) -> None:
     examined = run(config, "doctor")
     assert "kafka_refuses" in examined.stdout and "with this password" in examined.stdout
     assert "hunter" not in examined.stdout + examined.stderr
+
+
+def test_the_http_api_blames_no_caller(listeners: Listeners, tmp_path: Path) -> None:
+    wrong = login(sasl_plain_password="hunter3")
+    config = write_config(tmp_path, listeners.sasl, "app", kafka={"client": wrong})
+    with served(load(config), Access(CHANGING)) as client:
+        new = {"topic": "orders", "value": "v", "delay": "1m"}
+        response = client.post("/v1/timers", json=new, headers=bearer(TOKEN))
+    assert (response.status_code, response.json()["code"]) == (503, "misconfigured")
+    assert USER not in response.json()["detail"].split()

@@ -129,6 +129,19 @@ def test_dead_letters_are_paged_and_replayed(config: Path, shard: SparklessShard
         assert client.get("/v1/dead-letters").json()["letters"][0]["replayed"]
 
 
+def test_a_missing_topic_is_no_fault_of_the_caller(
+    config: Path, unique_name: Callable[[str], str]
+) -> None:
+    absent = unique_name("absent")
+    with api(
+        config, f"timer.dead_letter_topic={absent}", f"timer.state_topic={absent}.s"
+    ) as client:
+        for answer in (client.get("/v1/dead-letters"), client.post("/v1/pause/tag/x", json={})):
+            assert (answer.status_code, answer.json()["code"]) == (503, "misconfigured")
+    lines = events(config.with_name("serve.log"), "a request has failed")
+    assert [absent in line["reason"] for line in lines] == [True, True]
+
+
 def test_many_messages_are_sent_from_a_file(config: Path, shard: SparklessShard) -> None:
     lines = [
         {"value": "a", "key": "k"},

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from duewheel.config.values import Option, reveal
-from duewheel.errors import ConfigError
+from duewheel.errors import Misconfigured
 
 SECRET_FILES = {
     "sasl_plain_password_file": "sasl_plain_password",
@@ -72,7 +72,7 @@ def in_clear(client: Mapping[str, Any]) -> dict[str, Option]:
     """The options for kafka-python, with the secrets of files.
 
     Raises:
-        ConfigError: a file cannot be read; names the option and the file.
+        Misconfigured: a file cannot be read; names the option and the file.
     """
     options = {name: reveal(value) for name, value in client.items()}
     for name in _FILES:
@@ -91,20 +91,20 @@ def _read(path: Path, key: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from None
+        raise Misconfigured(f"{key}: {path} cannot be read: {error.strerror}") from None
 
 
 def secret_in(path: Path, key: str) -> str:
     """The text of a file without the line end that editors add.
 
     Raises:
-        ConfigError: there is none; names the key of the setting.
+        Misconfigured: there is none; names the key of the setting.
     """
     try:
         secret = _read(path, key).decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
         # The decoder's message would quote bytes of the secret.
-        raise ConfigError(f"{key}: the file's content is no text in UTF-8") from None
+        raise Misconfigured(f"{key}: the file's content is no text in UTF-8") from None
     if not secret:
-        raise ConfigError(f"{key}: the file is empty")
+        raise Misconfigured(f"{key}: the file is empty")
     return secret

@@ -33,7 +33,7 @@ _PROBLEMS = (
     | documented(401, "no valid token")
     | documented(403, "not in the scope of the token")
     | documented(422, "a parameter is invalid")
-    | documented(503, "no files yet, a recovery, or no Kafka")
+    | documented(503, "no files yet, a recovery, no Kafka, or a fault of the configuration")
 )
 _CHANGE_PROBLEMS = (
     _PROBLEMS

@@ -25,6 +25,7 @@ from duewheel.errors import (
     CorruptFile,
     DuewheelError,
     KafkaUnavailable,
+    Misconfigured,
     NoDataDirectory,
     NoSuchSchedule,
     PublishDoubt,
@@ -114,9 +115,11 @@ def busy(detail: str) -> Refused:
 
 
 _DAMAGED = "a file is damaged: `duewheel check` lists it"
+_MISFIT = "the service is not configured as it must be: its log has the reason"
 # Of each error status, code, and any text in place of its own; the first class that fits counts.
 _ERRORS: tuple[tuple[type[Exception], HTTPStatus, str, str], ...] = (
     (NoDataDirectory, HTTPStatus.SERVICE_UNAVAILABLE, "no_data_directory", ""),
+    (Misconfigured, HTTPStatus.SERVICE_UNAVAILABLE, "misconfigured", _MISFIT),
     (Conflict, HTTPStatus.CONFLICT, "conflict", ""),
     (NoSuchSchedule, HTTPStatus.NOT_FOUND, "no_such_schedule", ""),
     (ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", ""),
@@ -166,6 +169,8 @@ def _logged(error: DuewheelError) -> Refused:
     refused = refused_by(error)
     if refused.status is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("a request has failed", exc_info=error)
+    elif isinstance(error, Misconfigured):
+        log.error("a request has failed", reason=str(error))
     return refused
 
 

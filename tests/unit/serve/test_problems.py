@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
+from structlog.testing import capture_logs
+from tests.harness.served import CHANGING, TOKEN, bearer, fill, served, settings_of
 
 import duewheel.serve
+from duewheel.config.settings import load
 from duewheel.serve import gate
+from duewheel.serve.access import Access
 
 HTTP_MD = Path(__file__).resolve().parents[3] / "docs" / "http.md"
-OF_ROUTER = {"not_found", "method_not_allowed"}  # Starlette's own
+OF_ROUTER = {"bad_request", "not_found", "method_not_allowed"}  # Starlette's own
 
 
 def test_the_page_lists_every_code() -> None:
@@ -25,6 +33,46 @@ def test_the_page_lists_every_code() -> None:
     listed = re.findall(r"^\| \d+[\d, ]* \| (`.*?`) \|", table, re.MULTILINE)
     assert len(made) > 15
     assert {code for row in listed for code in re.findall(r"`(\w+)`", row)} == made | OF_ROUTER
+
+
+def require_misconfigured(client: TestClient, url: str, body: Any, reason: str) -> None:
+    """The caller is not blamed, and only the log has the reason."""
+    with capture_logs() as log:
+        response = client.post(url, json=body, headers=bearer(TOKEN))
+    assert (response.status_code, response.json()["code"]) == (503, "misconfigured")
+    assert reason not in response.text
+    (line,) = (each for each in log if each["log_level"] == "error")
+    assert reason in line["reason"]
+
+
+def test_a_password_that_cannot_be_read_is_no_fault_of_the_caller(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("hunter2")
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}
+    login |= {"sasl_plain_username": "ann", "sasl_plain_password_file": str(secret)}
+    timer = {"topics": "timers", "targets": "*"}
+    settings = load(None, {"timer": timer, "kafka": {"client": login}})
+    secret.unlink()
+    with served(settings, Access(CHANGING)) as client:
+        new = {"topic": "orders", "value": "v", "delay": "1m"}
+        require_misconfigured(client, "/v1/timers", new, str(secret))
+
+
+def test_a_volume_that_is_read_only_is_no_fault_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests may run as root, so the double refuses."""
+    settings, opened = settings_of(tmp_path), os.open
+    fill(settings)
+
+    def reading(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return opened(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", reading)
+    with served(settings, Access(CHANGING)) as client:
+        require_misconfigured(client, "/v1/pause/ingest", None, "cannot be written here")
 
 
 def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +93,10 @@ def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(gate.Gate(app, None, 100)(scope | {"headers": []}, receive, send))
     assert sent[0]["status"] == 408
     assert json.loads(sent[1]["body"])["code"] == "body_too_slow"
+
+
+def test_a_body_that_is_no_text_is_a_problem(tmp_path: Path) -> None:
+    headers = {"Content-Type": "application/json", **bearer(TOKEN)}
+    with served(settings_of(tmp_path), Access(CHANGING)) as client:
+        response = client.post("/v1/timers", content=b'"\xff"', headers=headers)
+    assert (response.status_code, response.json()["code"]) == (400, "bad_request")

@@ -27,7 +27,7 @@ from kafka.errors import (
 )
 from kafka.record import default_records, util
 
-from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable, Unacknowledged
+from duewheel.errors import DuewheelError, KafkaUnavailable, Misconfigured, Unacknowledged
 from duewheel.kafka.connect import login
 from duewheel.kafka.connect.client_options import ClientOptions
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
@@ -89,7 +89,7 @@ class KafkaClients:
 
         Raises:
             KafkaUnavailable: no answer by the deadline, or an error.
-            ConfigError: the settings or the rights do not fit.
+            Misconfigured: the settings or the rights do not fit.
         """
         with self.explained(what):
             return within(deadline, what, call)
@@ -113,7 +113,7 @@ class KafkaClients:
         except DuewheelError:
             raise
         except _MISCONFIGURED as error:
-            raise ConfigError(f"Kafka at {self.address}: {what}: {self.explain(error)}") from None
+            raise Misconfigured(f"Kafka at {self.address}: {what}: {self.explain(error)}") from None
         except (KafkaError, DeadlineExceeded, OSError, RuntimeError) as error:
             text = f"Kafka at {self.address}: {what}: {self.explain(error)}"
             raise KafkaUnavailable(text) from None
@@ -162,7 +162,7 @@ class KafkaClients:
         """Refuses to go on if no bootstrap server logs a client in, asked once.
 
         Raises:
-            ConfigError: the servers refuse the client settings; with the reason.
+            Misconfigured: the servers refuse the client settings; with the reason.
             KafkaUnavailable: with each server's reason.
         """
         login.require_one(self.attempts(deadline))
@@ -180,7 +180,7 @@ class KafkaClients:
                 bounded = {"bootstrap_timeout_ms": deadline.remaining_ms(), "kafka_client": catch}
                 return kind(**{**self.options.values, **bounded, **own})
             except (AssertionError, TypeError, ValueError) as error:
-                raise ConfigError(f"Kafka client settings: {self.explain(error)}") from None
+                raise Misconfigured(f"Kafka client settings: {self.explain(error)}") from None
 
         try:
             return self._connected(deadline, f"connect ({kind.__name__})", build)

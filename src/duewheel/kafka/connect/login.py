@@ -27,7 +27,7 @@ from kafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
-from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.errors import KafkaUnavailable, Misconfigured
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.connect.network_client import (
     NetworkClient,
@@ -87,14 +87,16 @@ def require_one(made: Sequence[LoginAttempt]) -> None:
     """Refuses to go on if all attempts have failed.
 
     Raises:
-        ConfigError: one server refuses the settings; with its reason.
+        Misconfigured: one server refuses the settings; with its reason.
         KafkaUnavailable: with each server's reason.
     """
     if not all(each.problem for each in made):
         return
     for each in made:
         if each.is_refusal:
-            raise ConfigError(f"Kafka refuses these client settings: {each.server} {each.problem}")
+            raise Misconfigured(
+                f"Kafka refuses these client settings: {each.server} {each.problem}"
+            )
     reasons = "; ".join(f"{each.server}: {each.problem}" for each in made)
     raise KafkaUnavailable(f"Kafka answers no client: {reasons}")
 

@@ -25,7 +25,7 @@ import kafka
 from kafka.net.compat import KafkaNetClient
 from kafka.net.selector import NetworkSelector
 
-from duewheel.errors import ConfigError
+from duewheel.errors import Misconfigured
 
 _LEAVES_S = 2.0  # an abandoned call, once its connections are closed; usually at once
 # Names by the path of their owner.
@@ -83,7 +83,7 @@ class NetworkClient(KafkaNetClient):  # type: ignore[misc]
         """Connects nothing. `configs` are kafka-python's.
 
         Raises:
-            ConfigError: this kafka-python lacks a private part that is used here.
+            Misconfigured: this kafka-python lacks a private part that is used here.
         """
         super().__init__(net=_Selector(**configs), **configs)
         _require_parts(self, _TOUCHED)
@@ -166,7 +166,7 @@ def missing_part(owner: object, touched: Mapping[str, Iterable[str]]) -> str:
 
 def _require_parts(owner: object, touched: Mapping[str, Iterable[str]]) -> None:
     if missing := missing_part(owner, touched):
-        raise ConfigError(
+        raise Misconfigured(
             f"kafka-python {kafka.__version__} has no {missing}, which duewheel uses: install "
             "another release of kafka-python 3"
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from duewheel.errors import ConfigError
+from duewheel.errors import Misconfigured
 
 _KEY = "kafka.client.sasl_oauth_token_provider"
 
@@ -32,7 +32,7 @@ class FunctionTokens(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
             reason = f"{type(error).__name__}: {error}"
             raise TokenUnavailable(f"{_KEY}: {self._named}: {reason}") from error
         if not isinstance(token, str) or not token:
-            raise ConfigError(f"{_KEY}: the function returned no text")
+            raise Misconfigured(f"{_KEY}: the function returned no text")
         return token
 
 
@@ -40,13 +40,13 @@ def tokens_of(named: str) -> FunctionTokens:
     """The tokens of "module:function".
 
     Raises:
-        ConfigError: there is no such function.
+        Misconfigured: there is no such function.
     """
     module, _, name = named.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
     except Exception as error:
-        raise ConfigError(f"{_KEY}: {named}: {type(error).__name__}: {error}") from error
+        raise Misconfigured(f"{_KEY}: {named}: {type(error).__name__}: {error}") from error
     if not callable(function):
-        raise ConfigError(f"{_KEY}: {named} is no function")
+        raise Misconfigured(f"{_KEY}: {named} is no function")
     return FunctionTokens(function, named)

@@ -31,7 +31,7 @@ from kafka.errors import KafkaTimeoutError
 from kafka.producer.producer_batch import FinalState, ProducerBatch
 from kafka.structs import TopicPartition as KafkaPartition
 
-from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.errors import KafkaUnavailable, Misconfigured
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.connect.network_client import missing_part
 from duewheel.schemas.partition_names import partition_name, some_of
@@ -66,22 +66,22 @@ def check_internals(producer: KafkaProducer) -> None:
     """Refuses to work on a kafka-python or a broker that this module was not written for.
 
     Raises:
-        ConfigError: another version, a missing attribute, or a broker that is too old.
+        Misconfigured: another version, a missing attribute, or a broker that is too old.
     """
     if kafka.__version__ != SUPPORTED_VERSION:
-        raise ConfigError(
+        raise Misconfigured(
             f"kafka-python is {kafka.__version__}, this version of duewheel needs exactly "
             f"{SUPPORTED_VERSION}: pip install 'kafka-python=={SUPPORTED_VERSION}'"
         )
     if missing := missing_part(producer, _TOUCHED):
-        raise ConfigError(
+        raise Misconfigured(
             f"kafka-python {kafka.__version__} has no {missing}: its files are not those of the "
             f"published {SUPPORTED_VERSION}"
         )
     broker = producer.config["api_version"]
     if broker < OLDEST_BROKER:
         shown, oldest = (".".join(map(str, each[:2])) for each in (broker, OLDEST_BROKER))
-        raise ConfigError(f"the Kafka broker is {shown}, duewheel needs {oldest} or newer")
+        raise Misconfigured(f"the Kafka broker is {shown}, duewheel needs {oldest} or newer")
 
 
 class ReadyRecords:

@@ -28,7 +28,7 @@ from kafka.codec import (
     zstd_encode,
 )
 
-from duewheel.errors import ConfigError
+from duewheel.errors import Misconfigured
 from duewheel.schemas.wire.batch_reader import Undecodable
 from duewheel.schemas.wire.compression import Codec
 from duewheel.schemas.wire.defects import Defect
@@ -97,11 +97,11 @@ def decompressed(
     Raises:
         Undecodable: the codec refuses them, or they are larger than `plain_bytes_max`, or than
             16 MiB and 64 times `body`.
-        ConfigError: the library for the codec is not installed.
+        Misconfigured: the library for the codec is not installed.
     """
     if not _INSTALLED.get(codec, has_gzip)():
         library = {"snappy": "python-snappy", "zstd": "zstandard"}.get(codec, codec)
-        raise ConfigError(f"a record batch is compressed by {codec}: pip install {library}")
+        raise Misconfigured(f"a record batch is compressed by {codec}: pip install {library}")
     most = min(plain_bytes_max, _PLAIN_BYTES_FREE + _RATIO_MAX * len(body))
     try:
         return _DECODERS[codec](body, most)

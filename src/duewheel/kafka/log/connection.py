@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kafka import errors
 
-from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
+from duewheel.errors import DuewheelError, KafkaUnavailable, Misconfigured
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.leader_requests import LeaderRequests
@@ -101,7 +101,7 @@ class LogConnection:
         """All partitions of the reader's one topic.
 
         Raises:
-            ConfigError: there is no such topic, whose `kind` the text names before the `hint`; or
+            Misconfigured: there is no such topic, whose `kind` the text names before the `hint`; or
                 no right to describe it.
         """
         (topic,) = self._topics
@@ -109,7 +109,7 @@ class LogConnection:
         if not partitions:
             with self._clients.explained(f"look up {topic}"):
                 self._requests(self._begin()).require_authorized(topic)
-            raise ConfigError(f"Kafka at {self._clients.address} has no {kind} {topic!r}{hint}")
+            raise Misconfigured(f"Kafka at {self._clients.address} has no {kind} {topic!r}{hint}")
         return partitions
 
     def offsets(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka import KafkaProducer
 
-from duewheel.errors import ConfigError
+from duewheel.errors import Misconfigured
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.schemas.batches import TopicPartition
@@ -14,7 +14,7 @@ _CLOCK_KEY = b"clock"
 _SENT_MS = 1  # no broker's time: it comes back where the brokers keep the senders' timestamps
 
 
-class NotStamped(ConfigError):
+class NotStamped(Misconfigured):
     """The topic has the senders' timestamps, so it does not show a broker's clock."""
 
 

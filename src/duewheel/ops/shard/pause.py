@@ -8,7 +8,7 @@ from duewheel.api.shard import Paused
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.process_role import ProcessName, Role
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import Misconfigured
 from duewheel.ops.files import open_files
 
 
@@ -16,7 +16,7 @@ def set_paused(settings: Settings, process: ProcessName, *, on: bool) -> Paused:
     """Pauses or resumes a process, now and across its restarts.
 
     Raises:
-        ConfigError: the data directory cannot be written here.
+        Misconfigured: the data directory cannot be written here.
         Unreadable: it is not for this user.
     """
     try:
@@ -26,5 +26,5 @@ def set_paused(settings: Settings, process: ProcessName, *, on: bool) -> Paused:
         if error.errno != errno.EROFS:
             raise
         path = settings.storage.data_dir
-        raise ConfigError(f"{path} cannot be written here, as a pause must: {error}") from error
+        raise Misconfigured(f"{path} cannot be written here, as a pause must: {error}") from error
     return Paused(process=process, paused=on)
