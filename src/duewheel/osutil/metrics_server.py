@@ -156,9 +156,11 @@ def counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(PREFIX + name, text, value=value)
 
 
-def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    """One value for each value of a label."""
-    return _filled(CounterMetricFamily(PREFIX + name, text, labels=[label]), values)
+def counters(
+    name: str, text: str, label: str, values: Mapping[str, float] | Mapping[tuple[str, ...], float]
+) -> Metric:
+    """One value for each value of a label, or for each tuple of those of "label, label"."""
+    return _filled(CounterMetricFamily(PREFIX + name, text, labels=label.split(", ")), values)
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
@@ -171,9 +173,12 @@ def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Met
     return _filled(GaugeMetricFamily(PREFIX + name, text, labels=[label]), values)
 
 
-def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]) -> Metric:
+def _filled(
+    family: CounterMetricFamily | GaugeMetricFamily,
+    values: Mapping[str, float] | Mapping[tuple[str, ...], float],
+) -> Metric:
     for key, value in values.items():
-        family.add_metric([key], value)
+        family.add_metric([key] if isinstance(key, str) else key, value)
     return family
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
-from duewheel.osutil.metrics_server import counters, exposed, histogram
+from duewheel.osutil.metrics_server import counters, exposed, histograms
 from duewheel.runtime.shard_metrics import ShardMetrics
 from duewheel.serve.file_probe import FileProbe
 from duewheel.wheel.dequeue.duration_histogram import Histogram
@@ -27,28 +27,27 @@ class RequestStatistics:
     """Counts requests. Used by the thread of the event loop alone."""
 
     def __init__(self) -> None:
-        self._operations: Counter[str] = Counter()
-        self._statuses: Counter[str] = Counter()
-        self._duration_ms = Histogram()
+        self._requests: Counter[tuple[str, ...]] = Counter()
+        self._duration_ms: defaultdict[str, Histogram] = defaultdict(Histogram)
 
-    def count(self, operation: str, status: int, duration_ms: int) -> None:
+    def count(self, operation: str, status: int, code: str, duration_ms: int) -> None:
         """Counts a request that has ended."""
-        self._operations[operation] += 1
-        self._statuses[str(status)] += 1
-        self._duration_ms = self._duration_ms.with_values(np.array([duration_ms]))
+        self._requests[operation, str(status), code] += 1
+        before = self._duration_ms[operation]
+        self._duration_ms[operation] = before.with_values(np.array([duration_ms]))
 
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""
         yield counters(
             "http_requests",
-            "Requests by operation of the API; `none`: no such path, or refused before.",
-            "operation",
-            self._operations,
+            "Requests; operation `none`: no such path, or refused before; `code`: of its problem.",
+            "operation, status, code",
+            self._requests,
         )
-        yield counters("http_responses", "Responses by status.", "status", self._statuses)
-        yield histogram(
+        yield histograms(
             "http_request_duration_seconds",
             "Duration of a request, to the end of its response.",
+            "operation",
             self._duration_ms,
         )
 
@@ -84,7 +83,9 @@ class Measured:
         finally:
             operation = getattr(scope.get("route"), "operation_id", None) or _NO_OPERATION
             duration_ms = round((time.monotonic() - begin_s) * 1000)
-            self._statistics.count(operation, status or 500, duration_ms)
+            # The response to an error that no handler takes is made further out.
+            code = scope.get("problem", "") if status else "internal_error"
+            self._statistics.count(operation, status or 500, code, duration_ms)
 
 
 class ServeMetrics:

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from duewheel.api.model import problems_of
 from duewheel.errors import (
@@ -68,9 +69,17 @@ def documented(status: int, description: str) -> Responses:
 
 
 class ProblemResponse(JSONResponse):
-    """Problem details as a response."""
+    """Problem details as a response; leaves their code in the scope, for metrics.py."""
 
     media_type = MEDIA_TYPE
+
+    def __init__(self, content: dict[str, Any], status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(content, status, headers)
+        self._code = content["code"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["problem"] = self._code
+        await super().__call__(scope, receive, send)
 
     def render(self, content: Any) -> bytes:
         """See JSONResponse."""

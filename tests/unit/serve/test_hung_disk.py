@@ -37,7 +37,7 @@ def test_a_disk_that_hangs_leaves_the_probes_answers(tmp_path: Path) -> None:
             assert answer.json()["reasons"].keys() == {"unreadable"}
             metrics = client.get("/metrics")
             assert (metrics.status_code, "duewheel_ready" in metrics.text) == (200, False)
-            assert 'http_requests_total{operation="readyz"}' in metrics.text
+            assert 'operation="readyz",status="503"}' in metrics.text
             assert client.get("/livez").text == "ok"
         assert len(list(threads.iterdir())) <= before + 2, "each kind of probe has one thread"
         opened = os.open(lock, os.O_RDWR)

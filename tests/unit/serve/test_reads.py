@@ -235,9 +235,26 @@ def test_metrics_count_the_requests(client: TestClient) -> None:
     listed(client)
     client.get("/v1/nothing")
     text = client.get("/metrics").text
-    assert 'duewheel_http_requests_total{operation="list_timers"} 1.0' in text
-    assert 'duewheel_http_requests_total{operation="none"} 1.0' in text
-    assert 'duewheel_http_responses_total{status="404"} 1.0' in text
+    requests = "duewheel_http_requests_total"
+    assert requests + '{code="",operation="list_timers",status="200"} 1.0' in text
+    assert requests + '{code="not_found",operation="none",status="404"} 1.0' in text
+    assert 'duewheel_http_request_duration_seconds_count{operation="list_timers"} 1.0' in text
+
+
+def test_metrics_name_the_operation_that_fails(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [ValueError("a defect"), CorruptFile("file", 0, "damaged")]
+
+    def failing(*_: Any) -> PendingStats:
+        raise errors.pop()
+
+    monkeypatch.setattr(pending_histogram, "pending_breakdown", failing)
+    while errors:
+        assert client.get("/v1/stats").status_code == 500
+    text = client.get("/metrics").text
+    for code in ("corrupt_file", "internal_error"):
+        assert f'{{code="{code}",operation="stats",status="500"}} 1.0' in text
     assert "duewheel_ready 0.0" in text
 
 
@@ -265,8 +282,8 @@ def test_a_client_that_leaves_is_no_error_of_the_service(client: TestClient) -> 
     client.portal.call(leave)
     assert answers == []
     text = client.get("/metrics").text
-    assert 'duewheel_http_responses_total{status="499"} 1.0' in text
-    assert 'duewheel_http_responses_total{status="500"}' not in text
+    assert 'status="499"} 1.0' in text
+    assert 'status="500"}' not in text
 
 
 def test_without_files_there_is_nothing_to_read(tmp_path: Path) -> None:
