@@ -6,6 +6,19 @@ until Kafka has acknowledged it; its effect is awaited without one (waits.py).
 
 A call of Kafka may last for half a minute. Its thread is a daemon, so that a stop need not wait for
 it: `end_waits` ends the waits, not the calls.
+
+Lanes of one row share their threads:
+
+lane                               threads  a stop
+read, peek                               4  waits for the call
+search                                   2  ends the wait
+count                                    1  waits for the call
+ask_servers                              2  ends the wait
+read_kafka                               4  ends the wait
+replay                                   1  ends the wait
+write, write_pending, write_pause        8  ends the wait: Unacknowledged
+write_file                               1  ends the wait: Unacknowledged
+record, record_end                       8  waits for the call
 """
 
 from __future__ import annotations
