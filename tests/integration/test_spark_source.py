@@ -383,6 +383,31 @@ def test_receipts_are_followed_as_a_stream(
         list(rows)
 
 
+def test_a_stream_begins_before_the_first_receipt_that_it_wants(
+    shard: SparklessShard, config: Path
+) -> None:
+    """Spark asks for the end of the first batch, and then for its start."""
+    later_ms = SystemClock().now_ms() + 3_600_000
+    task = {"table": "receipts", "config": str(config), "since": str(later_ms)}
+    reader: Any = DuewheelSource(task).streamReader(StructType())
+    try:
+        end = as_noted(reader.latestOffset())
+        shard.send(RECEIPTS, 0, (b"early", b"{}", []))
+        start = as_noted(reader.initialOffset())
+        assert start["0"] > end["0"]
+        assert reader.partitions(start, end) == []
+        with pytest.raises(ConfigError, match="the topic was deleted, or has lost records"):
+            reader.partitions(as_noted({0: start["0"] + 1}), end)
+    finally:
+        reader.stop()
+
+
+def as_noted(offsets: dict[int, int]) -> dict[str, int]:
+    """As Spark's checkpoint gives them back."""
+    noted: dict[str, int] = json.loads(json.dumps(offsets))
+    return noted
+
+
 def follow(spark: SparkSession, config: Path, folder: Path, **options: str) -> DataStreamWriter:
     """Writes the receipts of a stream, or of another table, as JSON."""
     reader = spark.readStream.format("duewheel").option("config", str(config))

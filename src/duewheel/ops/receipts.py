@@ -7,7 +7,7 @@ fewer partitions when a receipt was written, so the id alone names none.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
@@ -107,6 +107,7 @@ class ReceiptOffsets:
 
     def firsts(self, wanted: ReceiptFilter) -> dict[int, int]:
         """Where the receipts that are wanted begin, at the end of the committed ones at most."""
+        self._existing()
         found = self._reader.bounds(_time(wanted.since_ms))
         return {number: first for (_, number), (first, _) in sorted(found.items())}
 
@@ -117,10 +118,15 @@ class ReceiptOffsets:
         """
         ends = self._kept.get("ends")
         if ends is None:
-            found = self._reader.offsets(self._reader.partitions(), LATEST)
+            found = self._reader.offsets(self._existing(), LATEST)
             ends = {number: end for (_, number), end in sorted(found.items())}
             self._kept.put("ends", ends, _ENDS_KEPT_S)
         return ends
+
+    def _existing(self) -> Sequence[TopicPartition]:
+        # A topic that the metadata lacks for a moment has no partitions: an end without them would
+        # be in the checkpoint for good.
+        return self._reader.existing(hint=INIT_MAKES_IT)
 
     def close(self) -> None:
         """Closes the connections."""
