@@ -65,10 +65,16 @@ def _number(settings: SingleSettings, section: str, key: str, default: int) -> i
     """A setting that is a number, or of one in `_ms` a duration."""
     text = str(settings.get(section, key) or default)
     try:
-        if key.endswith("_ms") and not text.strip().isdecimal():
-            from duewheel.config.durations import parse_duration_ms
+        number = float(text)  # as pydantic, which takes 100.0
+        if number.is_integer():
+            return int(number)
+    except ValueError:
+        pass
+    try:
+        if not key.endswith("_ms"):
+            return int(text)
+        from duewheel.config.durations import parse_duration_ms
 
-            return parse_duration_ms(text)
-        return int(text)
+        return parse_duration_ms(text)
     except ValueError as error:
         raise ConfigError(f"{section}.{key}: {error}") from error

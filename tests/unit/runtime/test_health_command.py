@@ -127,6 +127,16 @@ def test_a_long_interval_between_batches_moves_the_bounds(
     assert health_command.main() == 2
 
 
+@pytest.mark.usefixtures("data_dir")
+@pytest.mark.parametrize("precision", ["50.0", "5e1", '"50ms"'])
+def test_numbers_are_written_in_all_ways_that_the_settings_take(precision: str) -> None:
+    timer = f'topics = "timers"\nslots = 2097152.0\nprecision_ms = {precision}\n'
+    Path("duewheel.toml").write_text(f"[timer]\n{timer}")
+    settings = load(None)
+    assert (settings.wheel.slots, settings.wheel.precision_ms) == (2_097_152, 50)
+    assert health_command.main() == 0
+
+
 @pytest.mark.usefixtures("clean_surroundings")
 @pytest.mark.parametrize("in_file", [None, '[storage]\ndata_dir = "from-file"\n', "[ingest]\n"])
 @pytest.mark.parametrize(
