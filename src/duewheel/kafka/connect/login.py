@@ -194,7 +194,11 @@ class _Login:
         return "and this client do not agree on TLS: correct the ssl_ options"
 
     def _speaks_tls(self) -> bool | None:
-        """Whether a TLS server answers; None if no server does. Its certificate does not matter."""
+        """Whether a TLS server answers; None if no server does, or a proxy leads to it. Its
+        certificate does not matter.
+        """
+        if self._options.get("proxy_url") or self._options.get("socks5_proxy"):
+            return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         host, port = _host_and_port(self._server)
