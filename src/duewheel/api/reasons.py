@@ -28,7 +28,8 @@ WITHOUT_FILES: Mapping[str, Unready] = {
         "The files of the shard cannot be read here: what is pending is unknown."
     ),
 }
-# Both in the order in which they are shown. These names are label values of the metric `not_ready`.
+# Both in the order in which they are shown. These names, and `unreadable`, are label values of the
+# metric `not_ready`.
 REASONS: Mapping[str, Unready] = {
     "recovering": Unready(
         "The files are being recovered or, at a first start, made; or messages are read from "

@@ -46,7 +46,7 @@ class ConfiguredFacts(ShardFacts):
     @property
     def by_reason(self) -> dict[str, bool]:
         """Whether each reason holds."""
-        return {reason: reason in self.not_ready for reason in REASONS}
+        return {reason: reason in self.not_ready for reason in (*REASONS, "unreadable")}
 
     @property
     def timer_topics(self) -> TimerTopicsView | None:

@@ -127,8 +127,15 @@ def test_a_shard_that_does_its_work_is_ready(shard: WatchedDirectory) -> None:
     found = shard.metrics()
     assert (found["ready"], found["ingest_lag_messages"], found["ingest_lag_seconds"]) == (1, 0, 0)
     assert {name for name in found if name.startswith("not_ready:")} == {
-        f"not_ready:{reason}" for reason in REASONS
+        f"not_ready:{reason}" for reason in (*REASONS, "unreadable")
     }
+
+
+def test_files_of_other_settings_have_a_reason_in_the_metrics(shard: WatchedDirectory) -> None:
+    timer = shard.settings.timer.model_copy(update={"slots": 2 * shard.settings.timer.slots})
+    shard.settings = shard.settings.model_copy(update={"timer": timer})
+    found = shard.metrics()
+    assert (found["ready"], found["not_ready:unreadable"]) == (0, 1)
 
 
 def test_a_lag_up_to_its_bound_is_none(shard: WatchedDirectory, bounds: ReadyBounds) -> None:
