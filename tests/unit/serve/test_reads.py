@@ -33,6 +33,7 @@ from duewheel.ops.shard import lateness
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.timers import pending as timers
 from duewheel.ops.timers import pending_histogram
+from duewheel.serve import shard
 from duewheel.serve.service import READS_MAX, WAITING_MAX
 
 
@@ -246,15 +247,15 @@ def test_metrics_name_the_operation_that_fails(
 ) -> None:
     errors = [ValueError("a defect"), CorruptFile("file", 0, "damaged")]
 
-    def failing(*_: Any) -> PendingStats:
+    def failing(*_: Any) -> None:
         raise errors.pop()
 
-    monkeypatch.setattr(pending_histogram, "pending_breakdown", failing)
+    monkeypatch.setattr(shard, "read_status", failing)
     while errors:
-        assert client.get("/v1/stats").status_code == 500
+        assert client.get("/v1/status").status_code == 500
     text = client.get("/metrics").text
     for code in ("corrupt_file", "internal_error"):
-        assert f'{{code="{code}",operation="stats",status="500"}} 1.0' in text
+        assert f'{{code="{code}",operation="status",status="500"}} 1.0' in text
     assert "duewheel_ready 0.0" in text
 
 
