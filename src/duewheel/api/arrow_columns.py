@@ -3,6 +3,7 @@
 An `InstantMs` or `InstantText` is a timestamp in UTC, and its name has no `_ms`. Producers choose
 due times: one that no calendar has is the first or last instant here, because Python, pandas and
 Spark refuse a whole table for it; so Arrow would for a number beyond 64 bits, such as its lateness.
+The due time of a paused timer is null.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ def batches_of(row: type[Result], rows: Iterable[Result]) -> Iterator[pa.RecordB
 
 def _values(rows: list[Result], name: str, kind: pa.DataType) -> list[Any]:
     values = [getattr(each, name) for each in rows]
+    if name == "due_ms":
+        paused = (getattr(each, "paused", False) for each in rows)
+        values = [None if no else due for due, no in zip(values, paused, strict=True)]
     if kind not in _ENDS:
         return values
     if kind == _INSTANT:

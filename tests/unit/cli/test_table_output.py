@@ -24,6 +24,7 @@ from duewheel.api.timers import TimerSummary
 from duewheel.config.instants import utc_text
 from duewheel.errors import ConfigError
 from duewheel.tables import pending_table
+from duewheel.wheel.recurrence import PAUSED_MS
 
 COUNT = 250
 
@@ -91,6 +92,18 @@ def test_a_due_time_that_no_calendar_has_harms_no_other_row(due_ms: int) -> None
     assert found["delivered"] == datetime.fromtimestamp(NOW_MS / 1000, UTC)
     assert found["lateness_ms"] == min(NOW_MS - due_ms, 2**63 - 1), "the most that a column holds"
     batch.column("due").cast(pa.timestamp("us", "UTC"))  # as Spark has it
+
+
+def test_a_paused_timer_has_no_due_time() -> None:
+    texts = dict.fromkeys(["id", "source", "topic", "page"], "")
+    flags = {"rolled": True, "cancelled": False, "value_bytes": 0, "handle": None}
+    given = {**texts, **flags, "due_ms": PAUSED_MS, "leaves_ms": NOW_MS}
+    rows = [TimerSummary.model_validate({**given, "paused": each}) for each in (True, False)]
+    (batch,) = batches_of(TimerSummary, rows)
+    paused, far = batch.to_pylist()
+    assert (paused["due"], far["due"].year) == (None, 9999)
+    assert paused["leaves"] == datetime.fromtimestamp(NOW_MS / 1000, UTC)
+    assert rows[0].as_json()["due_ms"] == PAUSED_MS
 
 
 def test_columns_of_receipts_and_dead_letters() -> None:
