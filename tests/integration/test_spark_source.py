@@ -445,6 +445,8 @@ def test_a_wrong_table_is_refused(spark: SparkSession, config: Path, tmp_path: P
         table(spark, config, "pending", confg="x")
     with pytest.raises(PySparkException, match="pending cannot be a stream, only receipts can"):
         run(follow(spark, config, tmp_path, table="pending"))
+    with pytest.raises(AnalysisException, match="write CREATE TEMPORARY VIEW"):
+        spark.sql(f"create table t using duewheel options (table 'pending', config '{config}')")
     with pytest.raises(AnalysisException, match="since: '1 o clock' is no due time"):
         table(spark, config, "pending", since="1 o clock")
 

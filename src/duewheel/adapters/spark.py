@@ -314,6 +314,11 @@ def _listed(options: Mapping[str, str]) -> tuple[TableList, dict[str, Condition]
     found = LISTS.get(options.get("table", ""))
     if found is None:
         raise ConfigError(f"the option table is one of {', '.join(LISTS)}")
+    if "option.table" in options:
+        raise ConfigError(
+            "Spark gives the reader of a table that CREATE TABLE has made none of its options: "
+            "write CREATE TEMPORARY VIEW"
+        )
     own = {"table", "config"}
     _refuse_others("option", options, own | found.conditions.model_fields.keys())
     conditions: dict[str, Condition] = {name: options[name] for name in options.keys() - own}
