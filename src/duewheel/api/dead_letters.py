@@ -36,7 +36,8 @@ class DeadLetterSummary(Result):
     error: str | None
     source: str | None
     id: str | None = Field(description="of the timer, if the dead letter has it")
-    key: str | None
+    key: str | None = Field(description="text; bytes that are no UTF-8 are escaped")
+    key_base64: str | None = Field(default=None, description="a key that is no UTF-8")
     key_bytes: int | None = Field(default=None, description=KEY_BYTES)
     value_bytes: int | None = Field(description="null: it has no value")
     replayed: bool

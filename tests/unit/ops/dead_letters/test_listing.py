@@ -30,6 +30,16 @@ def test_the_reason_of_a_producer_is_shown_beside_that_of_ingest(reason: str, sh
     assert error.endswith(shown) and len(error) < 500
 
 
+@pytest.mark.parametrize(("key", "encoded"), [(b"\xff", "/w=="), (b"\\xff", None), (None, None)])
+def test_a_key_that_is_no_text_is_shown_in_base64_too(
+    key: bytes | None, encoded: str | None
+) -> None:
+    letter = DeadLetter(0, 7, 1_800_000_000_000, key, b"", ())
+    shown = summary_of(letter, ReplayPosition.decode(None, "id"))
+    assert (shown.key, shown.key_base64) == (None if key is None else r"\xff", encoded)
+    assert ("key_base64" in shown.as_json()) == (encoded is not None)
+
+
 def test_a_long_key_is_shown_in_part() -> None:
     """A producer's keys of a megabyte would make every list as large as all messages in it."""
     position = ReplayPosition.decode(None, "id")
