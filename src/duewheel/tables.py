@@ -6,7 +6,8 @@ Example:
     tonight = pending_table("duewheel.toml", topic="orders", until="2027-01-15T23:00Z").to_pandas()
 
 The conditions are those of the commands, by the names of their options; `since` and `until` stand
-for `from` and `to`. A table is in memory as a whole: some 300 bytes a row. All functions raise
+for `from` and `to`, and may also be datetimes with a zone, or ints: epoch milliseconds (`since` of
+dead letters: an offset). A table is in memory as a whole: some 300 bytes a row. All functions raise
 ConfigError for a condition that is wrong, and as the command does.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ from duewheel.ops.receipts import list_receipts
 from duewheel.ops.schedules.listing import list_schedules
 from duewheel.ops.timers.pending import list_timers
 
-Condition = str | int | None
+Condition = str | int | datetime | None
 
 _IN_JSON = {"since": "from", "until": "to"}
 
@@ -67,6 +69,9 @@ class TableList:
         """
         given = {name: each for name, each in conditions.items() if each is not None}
         fields = {_IN_JSON.get(name, name): each for name, each in given.items()}
+        for name in fields.keys() & _IN_JSON.values():
+            each = fields[name]
+            fields[name] = each.isoformat() if isinstance(each, datetime) else str(each)
         return self.conditions.of(fields, {each: name for name, each in _IN_JSON.items()})
 
     def batches(

@@ -22,8 +22,9 @@ from duewheel.api.dead_letters import DeadLetterSummary
 from duewheel.api.receipts import DeliveryReceipt
 from duewheel.api.timers import TimerSummary
 from duewheel.config.instants import utc_text
+from duewheel.config.range_ends import Bound
 from duewheel.errors import ConfigError
-from duewheel.tables import pending_table
+from duewheel.tables import LISTS, pending_table
 from duewheel.wheel.recurrence import PAUSED_MS
 
 COUNT = 250
@@ -71,6 +72,14 @@ def test_a_table_has_the_rows_that_match(config: Path) -> None:
     assert odd["topic"].to_pylist() == ["bills"] * 3
     late = pending_table(config, since=str(NOW_MS + 240_000))
     assert len(late) == COUNT - 240 + 1
+    for since in (NOW_MS + 240_000, datetime.fromtimestamp(NOW_MS / 1000 + 240, UTC)):
+        assert pending_table(config, since=since) == late
+    with pytest.raises(ConfigError, match=r"^until: .* zone"):
+        pending_table(config, until=datetime(2027, 1, 15))  # noqa: DTZ001
+    for since, text in ((17, "17"), (datetime(2027, 1, 15, tzinfo=UTC), "2027-01-15T00:00Z")):
+        letters = (LISTS["dead-letters"].wanted({"since": each}) for each in (since, text))
+        first, last = (Bound.parse("", vars(each)["since"]) for each in letters)
+        assert first == last
     none = pa.ipc.open_stream(listed(config, "arrow", "--id", "unknown")).read_all()
     assert (len(none), none.schema) == (0, schema_of(TimerSummary))
     with pytest.raises(ConfigError, match="topics"):
