@@ -461,13 +461,15 @@ def test_the_programs_of_the_page_do_what_it_says(
     shard: SparklessShard,
     config: Path,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     fences = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    write, nightly, read, _, tonight = (text for language, text in fences if not language)
+    write, nightly, read, _, follow, tonight = (text for language, text in fences if not language)
     names = {"spark": spark}
 
     real = {"localhost:9092": shard.servers, "orders.delayed": shard.timers}
     real["duewheel.toml"] = str(config)
+    real |= {path: f"{tmp_path}{path}" for path in ("/receipts", "/checkpoints/receipts")}
 
     def run(program: str) -> None:
         for name, own in real.items():
@@ -496,3 +498,11 @@ def test_the_programs_of_the_page_do_what_it_says(
     run(tonight)
     shown = capsys.readouterr().out
     assert "Ada" in shown and "Grace" not in shown
+    run(follow)
+    (query,) = spark.streams.active
+    query.processAllAvailable()
+    query.stop()
+    rows = spark.read.schema("receipt string").parquet(real["/receipts"])
+    assert {row.receipt for row in rows.collect()} == {
+        *receipts_table(config)["receipt"].to_pylist()
+    }
