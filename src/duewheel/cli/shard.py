@@ -109,10 +109,11 @@ def pause(settings: Settings, part: Part, given: SelectivePause, output: Printer
     """
     from duewheel.ops.connection import require_kafka
     from duewheel.ops.shard.pause import set_paused
-    from duewheel.ops.shard.selective_pause import pause_selection
+    from duewheel.ops.shard.selective_pause import pause_selection, require_pausable
     from duewheel.ops.topics.targets import doubts_about
 
     if isinstance(part, tuple):
+        require_pausable(settings, *part)
         with require_kafka(settings):
             output.show(pause_selection(settings, SystemClock(), *part, given))
             kind, name = part
@@ -134,9 +135,10 @@ def resume(settings: Settings, part: Part, output: Printer) -> None:
     """
     from duewheel.ops.connection import require_kafka
     from duewheel.ops.shard.pause import set_paused
-    from duewheel.ops.shard.selective_pause import resume_selection
+    from duewheel.ops.shard.selective_pause import require_name, resume_selection
 
     if isinstance(part, tuple):
+        require_name(*part)
         with require_kafka(settings):
             output.show(resume_selection(settings, *part))
     else:

@@ -26,7 +26,7 @@ def pause_selection(
         InvalidTimer: it is no tag.
         KafkaUnavailable, Unacknowledged: as `write_pause`.
     """
-    _require(settings, kind, name)
+    require_pausable(settings, kind, name)
     for_ms = given.for_ms
     until_ms = None if for_ms is None else clock.now_ms() + for_ms
     _write(settings, kind, name, PauseRecord(until_ms, given.note))
@@ -44,7 +44,9 @@ def resume_selection(settings: Settings, kind: PausedKind, name: str) -> PausedS
     return PausedSelection(kind=kind, name=name, paused=False, until_ms=None, note="")
 
 
-def _require(settings: Settings, kind: PausedKind, name: str) -> None:
+def require_pausable(settings: Settings, kind: PausedKind, name: str) -> None:
+    """Refuses what no shard could pause; it needs no Kafka. Raises as `pause_selection`."""
+    require_name(kind, name)
     is_timer_topic = name in settings.timer.topics or settings.timer_topics.matches(name)
     if kind == "timer-topic" and not is_timer_topic:
         raise ConfigError(f"{name!r} is no timer topic of {settings.app.id}")
@@ -52,8 +54,13 @@ def _require(settings: Settings, kind: PausedKind, name: str) -> None:
         raise ConfigError(f"{name!r} is a topic of {settings.app.id} itself, and no target")
 
 
-def _write(settings: Settings, kind: PausedKind, name: str, pause: PauseRecord | None) -> None:
+def require_name(kind: PausedKind, name: str) -> None:
+    """Refuses what is no tag. Raises as `resume_selection`."""
     if kind == "tag":
         tag_octets(name)
+
+
+def _write(settings: Settings, kind: PausedKind, name: str, pause: PauseRecord | None) -> None:
+    require_name(kind, name)
     client = factory.kafka_clients(settings, "producer")
     write_pause(client, settings.state_topic, kind, name, pause, Deadline(ANSWER_S))
