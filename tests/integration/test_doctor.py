@@ -63,6 +63,16 @@ def test_targets_that_topics_are_open_for_must_exist(settings: Settings) -> None
     assert missing == {"topic mails", f"topic {settings.app.id}.orders"}
 
 
+def test_the_progress_is_examined_without_a_topic_that_it_does_not_need(
+    settings: Settings, client: KafkaAdminClient
+) -> None:
+    init(settings, client)
+    timer = settings.timer.model_copy(update={"receipts_topic": f"{settings.app.id}.absent"})
+    found = examined(settings.model_copy(update={"timer": timer}))
+    assert ("topic_settings", f"topic {settings.app.id}.absent") in errors(found)
+    only(found, "progress")
+
+
 def test_a_whole_cluster_before_init_and_beside_a_running_shard(
     settings: Settings, client: KafkaAdminClient
 ) -> None:

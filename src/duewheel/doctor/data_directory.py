@@ -24,7 +24,8 @@ from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
 from duewheel.wheel.storage.timelines import timer_wheel
 
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p"}
-_REMOTE |= {"ceph", "glusterfs", "lustre", "fuse.sshfs"}
+_REMOTE |= {"ceph", "glusterfs", "lustre"}
+_FUSE = "fuse."  # in front of the name of a program, such as sshfs, glusterfs or s3fs
 _PASSING = {"overlay", "tmpfs", "ramfs", "aufs"}
 _ROOM_BYTES = 2 << 30  # for timers: hours of them at a modest rate
 _TRIAL_BYTES = 1 << 16
@@ -76,7 +77,7 @@ def check_file_system(path: Path, kind: str) -> DoctorFinding:
     """Checks that files outlive a restart, can be mapped and locked, and are written in place."""
     check = Check("file_system", str(path))
     remedy = "set storage.data_dir to a directory on a local disk (ext4, xfs), or mount a volume"
-    if kind in _REMOTE:
+    if kind in _REMOTE or kind.startswith(_FUSE):
         return check.error(f"{kind}: not local, so mapped files and locks are not safe", remedy)
     if kind in _PASSING:
         return check.warning(f"{kind}: its content ends with the container or the host", remedy)

@@ -17,15 +17,13 @@ from duewheel.kafka.topics.description import Topic
 
 
 def examine(cluster: Cluster) -> Findings:
-    """Checks the shard in the timer topics that exist; its progress if no topic of duewheel's is
-    missing.
-    """
+    """Checks the shard in the timer topics that exist; its progress if the state topic does."""
     topics = cluster.topics
     timers = [topics[name] for name in cluster.timer_topics if topics[name].exists]
     if timers:
         yield _check_partitions(cluster, timers)
         yield from check_room(cluster, timers)
-    if all(topics[name].exists for name in cluster.own_topics):
+    if topics[cluster.settings.state_topic].exists:
         yield from _check_progress(cluster)
 
 

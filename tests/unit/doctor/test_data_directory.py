@@ -24,6 +24,8 @@ from duewheel.kafka.topics.admin import KafkaAdmin
         ("ext4", "ok"),
         ("xfs", "ok"),
         ("nfs4", "error"),
+        ("fuse.glusterfs", "error"),
+        ("fuseblk", "ok"),
         ("overlay", "warning"),
         ("btrfs", "warning"),
         ("zfs", "warning"),
