@@ -52,8 +52,8 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         Worker("pending-counts", lambda: _warm(view)).start()
         yield
-        view.close()
         writer.close()
+        view.close()
 
     app = FastAPI(
         title="duewheel",

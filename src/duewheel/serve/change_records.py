@@ -72,7 +72,8 @@ class Change:
             await self._write_to_topic(begun, self.service.record)
         except DuewheelError as error:
             log.warning("a change is refused without a record", **begun.who, reason=str(error))
-            detail = f"nothing was changed, as the topic of changes has no record of it: {error}"
+            reason = refused_by(error).detail
+            detail = f"nothing was changed, as the topic of changes has no record: {reason}"
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_recorded", detail) from error
         return begun
 

@@ -36,7 +36,7 @@ async def list_timers(
 async def show_timer(service: Shared, handle: OwnHandle) -> TimerWithMessage:
     """One pending timer; with value and headers of its message if serve.show_bodies is set."""
     body = service.settings.serve.show_bodies
-    timer = await service.read(pending.by_handle, handle, body=body)
+    timer = await service.search(pending.by_handle, handle, body=body)
     if timer is None:
         raise not_pending()
     return timer

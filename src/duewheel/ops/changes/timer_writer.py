@@ -109,7 +109,8 @@ class TimerWriter:
             if self._by_topic.get(timer_topic) is not failed:
                 return
             del self._by_topic[timer_topic]
-        failed.close(1)
+        with suppress(KafkaError):  # of other records; the caller has the cause of its own
+            failed.close(1)
 
     def close(self) -> None:
         """Flushes for CLOSE_S at most in all, and disconnects. A longer call, such as the opening

@@ -102,7 +102,7 @@ def _tables(path: Path) -> dict[str, NewSchedule]:
         ConfigError: names all that is wrong in it.
     """
     try:
-        parsed = tomllib.loads(path.read_text())
+        parsed = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     found, wrong = dict[str, NewSchedule](), list[str]()

@@ -28,6 +28,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 SAMPLE_MAX = 20_000  # due times of rolled timers: a read each
 SAMPLE_S = 10.0  # how long a sample serves
+_CLOSE_S = 1.0
 _NO_SLOT = -1
 _SECOND_MS, _DAY_MS = 1_000, 86_400_000
 
@@ -124,9 +125,14 @@ class PendingView:
         )
 
     def close(self) -> None:
-        """Closes the files."""
-        with self._lock:
-            self._close()
+        """Closes the files. A count that lasts, as on a disk that hangs, keeps them until the
+        process ends.
+        """
+        if self._lock.acquire(timeout=_CLOSE_S):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
 
     def _current(self) -> tuple[DataDirectory, PendingTimers]:
         """Opens the files again if they were replaced or recovered."""
