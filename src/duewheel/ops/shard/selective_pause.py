@@ -45,7 +45,7 @@ def resume_selection(settings: Settings, kind: PausedKind, name: str) -> PausedS
 
 
 def require_pausable(settings: Settings, kind: PausedKind, name: str) -> None:
-    """Refuses what no shard could pause; it needs no Kafka. Raises as `pause_selection`."""
+    """Refuses a name that no shard can pause, without Kafka. Raises as `pause_selection`."""
     require_name(kind, name)
     is_timer_topic = name in settings.timer.topics or settings.timer_topics.matches(name)
     if kind == "timer-topic" and not is_timer_topic:
@@ -55,7 +55,7 @@ def require_pausable(settings: Settings, kind: PausedKind, name: str) -> None:
 
 
 def require_name(kind: PausedKind, name: str) -> None:
-    """Refuses what is no tag. Raises as `resume_selection`."""
+    """Refuses a tag that is none. Raises as `resume_selection`."""
     if kind == "tag":
         tag_octets(name)
 
