@@ -417,7 +417,7 @@ def follow(spark: SparkSession, config: Path, folder: Path, **options: str) -> D
 
 
 def run(writer: DataStreamWriter) -> None:
-    """Until all that there is now is written."""
+    """Run the query to its end: it writes the rows that exist when it starts."""
     assert writer.trigger(availableNow=True).start().awaitTermination(120)
 
 

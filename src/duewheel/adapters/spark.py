@@ -369,11 +369,11 @@ class ReceiptStreamReader(DataSourceStreamReader):
         ranges = []
         for number in sorted({*start, *end}, key=int):
             first, last = start.get(number, 0), end.get(number, 0)
-            if last < first and "since" in self._options and first == self._firsts.get(number):
-                # Spark asks for the first batch's end before its start, which no receipt of `since`
-                # or later precedes: the next batch begins at this end.
-                continue
             if last < first:
+                if "since" in self._options and first == self._firsts.get(number):
+                    # Spark asks for the first batch's end before its start, which no receipt of
+                    # `since` or later precedes: the next batch begins at this end.
+                    continue
                 raise ConfigError(
                     f"partition {number} of the receipts topic ends at {last}, and the stream has "
                     f"read it up to {first}: the topic was deleted, or has lost records"

@@ -40,6 +40,7 @@ def resume_selection(settings: Settings, kind: PausedKind, name: str) -> PausedS
         InvalidTimer, KafkaUnavailable, Unacknowledged: as `pause_selection`; a name that the
             settings no longer have is no error.
     """
+    require_name(kind, name)
     _write(settings, kind, name, None)
     return PausedSelection(kind=kind, name=name, paused=False, until_ms=None, note="")
 
@@ -61,6 +62,5 @@ def require_name(kind: PausedKind, name: str) -> None:
 
 
 def _write(settings: Settings, kind: PausedKind, name: str, pause: PauseRecord | None) -> None:
-    require_name(kind, name)
     client = factory.kafka_clients(settings, "producer")
     write_pause(client, settings.state_topic, kind, name, pause, Deadline(ANSWER_S))
