@@ -7,7 +7,7 @@ until Kafka has acknowledged it; its effect is awaited without one (waits.py).
 A call of Kafka may last for half a minute. Its thread is a daemon, so that a stop need not wait for
 it: `end_waits` ends the waits, not the calls.
 
-Lanes of one row share their threads:
+A stop waits for calls for STOP_S at most (server.py). Lanes of one row share their threads:
 
 lane                               threads  a stop
 read, peek                               4  waits for the call
