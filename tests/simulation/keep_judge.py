@@ -6,7 +6,9 @@ once, without a chase, while T had no copy.
 T *blocks* B for certain if it has not left before B, has no copy, and no request between them stops
 it: its slot was open when B came, or it would have left before.
 
-- `kept`: a timer may block it. It never leaves then, until a loss of files.
+- `kept`: a timer may block it. It never leaves then, until a loss of files. Unless `whole`, an
+  owner may have overlooked that timer, and written a copy of this one before the next owner said
+  so: the copy may leave.
 - `taken`, and no reply: it leaves, unless a request stops it.
 - It does not leave before a timer that blocks it for certain.
 
@@ -69,7 +71,8 @@ class KeepJudge:
         keep.word, keep.is_decided = word, True
         blockers = self._may_block(keep)
         if word is Answer.KEPT:
-            self.kept.add(timer.source)
+            is_out_again = not self.whole and timer.source in self.sent_back
+            (free if is_out_again else self.kept).add(timer.source)
             if not blockers:
                 self.violated("10 keep", f"{timer.source.decode()} is dropped for nothing")
         elif word is not Answer.TAKEN and blockers:
