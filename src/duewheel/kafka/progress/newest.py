@@ -68,10 +68,14 @@ def find_newest(
     keys that were read meanwhile; empty without one of this key.
     """
     start, end = bounds
+    newest: dict[bytes, NewestRecord] = {}
+    until = end
     for first in (*(end - step for step in SEARCH_STEPS if end - step > start), start):
-        newest = newest_by_key(reader, {partition: (first, end)})
+        # Once the part before the end is read, no transaction is open in the earlier ones either.
+        newest = newest_by_key(reader, {partition: (first, until)}) | newest
         if key in newest:
             return newest
+        until = first
     return {}
 
 

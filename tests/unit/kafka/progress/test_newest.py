@@ -29,11 +29,11 @@ class FakeLog(LogReader):
     def __init__(self, *keys: bytes | None) -> None:
         super().__init__(KafkaClients({}))
         self._records = [Record(*PLACE, n, 100 + n, k, b"%d" % n, []) for n, k in enumerate(keys)]
-        self.starts: list[int] = []
+        self.reads: list[tuple[int, int]] = []
 
     def records(self, ranges: Ranges, *_: Any) -> Iterator[tuple[list[Record], Any]]:
         ((first, end),) = ranges.values()
-        self.starts.append(first)
+        self.reads.append((first, end))
         yield self._records[first:end], {}
 
 
@@ -44,19 +44,20 @@ def found(log: FakeLog, key: bytes, end: int, start: int = 0) -> dict[bytes, New
 def test_most_searches_read_the_end_alone() -> None:
     log = FakeLog(b"a", b"a", b"b", b"a", b"b", b"a")
     assert found(log, b"a", 6) == {b"a": NewestRecord(b"5", 105), b"b": NewestRecord(b"4", 104)}
-    assert log.starts == [4]
+    assert log.reads == [(4, 6)]
 
 
-def test_an_old_record_is_found_further_back_and_at_last_from_the_start() -> None:
-    log = FakeLog(b"a", b"b", b"b", b"b", b"b", b"b")
-    assert found(log, b"a", 6)[b"a"] == NewestRecord(b"0", 100)
-    assert log.starts == [4, 2, 0]
+def test_an_old_record_is_found_further_back_and_no_offset_is_read_twice() -> None:
+    log = FakeLog(b"a", b"c", b"b", b"b", b"b", b"c")
+    keys = {b"a": 0, b"b": 4, b"c": 5}
+    assert found(log, b"a", 6) == {k: NewestRecord(b"%d" % n, 100 + n) for k, n in keys.items()}
+    assert log.reads == [(4, 6), (2, 4), (0, 2)]
 
 
 def test_no_search_begins_below_the_logs_start_or_reads_beyond_the_end() -> None:
     log = FakeLog(b"a", b"b", b"b", b"a")
     assert found(log, b"a", end=3, start=1) == {}
-    assert log.starts == [1]
+    assert log.reads == [(1, 3)]
 
 
 def test_held_copies_and_records_without_key_are_no_state() -> None:
