@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
 
@@ -19,7 +19,9 @@ from duewheel.config.keys_and_defaults import KafkaSection, TimerSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.topics.admin import KafkaAdmin
+from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState
+from duewheel.kafka.topics.topic_reader import TopicReader
 
 pytestmark = pytest.mark.kafka
 
@@ -147,6 +149,24 @@ def test_a_topic_that_kafka_refuses_is_the_configurations_fault(
     with pytest.raises(ConfigError, match="replication") as refused:
         admin.init_topics(settings, replication_factor=3)
     assert all(repr(topic) in str(refused.value) for topic in settings.timer.topics)
+
+
+def test_init_takes_the_partitions_that_another_one_adds_meanwhile(
+    settings: Settings, admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create_topic(settings.state_topic, 1)
+    looks: list[dict[str, Topic]] = []
+
+    def look(names: Sequence[str]) -> dict[str, Topic]:
+        looks.append(TopicReader.existing(admin, names))
+        if len(looks) == 1:
+            add = {settings.state_topic: 2}
+            admin.call("another init", lambda client: client.create_partitions(add))
+        return looks[-1]
+
+    monkeypatch.setattr(admin, "existing", look)
+    admin.have_partitions(settings.state_topic, 2)
+    assert len(looks[0][settings.state_topic].partitions) == 1
 
 
 def test_a_broker_that_never_answers(caplog: pytest.LogCaptureFixture) -> None:

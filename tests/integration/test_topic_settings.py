@@ -207,7 +207,7 @@ def test_both_processes_refuse_to_start(topics: ShardTopics, process: str) -> No
     assert f"retention.ms is {HOUR_MS}, wanted is >= {KEPT_MS}" in done.stderr
 
 
-def test_without_the_right_to_look_it_is_a_warning(
+def test_without_the_right_to_look_it_is_a_warning_and_to_alter_an_error(
     java: Java, kafka_jars: list[Path], tmp_path: Path
 ) -> None:
     authorizer = {
@@ -224,6 +224,7 @@ def test_without_the_right_to_look_it_is_a_warning(
                 for operation, permission in (
                     (ACLOperation.ALL, ACLPermissionType.ALLOW),
                     (ACLOperation.DESCRIBE_CONFIGS, ACLPermissionType.DENY),
+                    (ACLOperation.ALTER, ACLPermissionType.DENY),
                 )
             ]
         )
@@ -234,6 +235,8 @@ def test_without_the_right_to_look_it_is_a_warning(
             assert "DescribeConfigs" in logs[0]["event"]
             with pytest.raises(ConfigError, match="DescribeConfigs is needed"):
                 admin.init_topics(topics.settings)
+            with pytest.raises(ConfigError, match=r"add partitions.*TopicAuthorizationFailed"):
+                admin.have_partitions(topics.name(TIMER), 9)
             with capture_logs() as logs:
                 admin.require_topics(topics.settings, served=True)
             assert [entry["topics"] for entry in logs] == [[topics.name(TIMER)]]

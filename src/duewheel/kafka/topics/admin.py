@@ -6,7 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from kafka.errors import (
+    InvalidPartitionsError,
+    RequestTimedOutError,
+    TopicAlreadyExistsError,
+    for_code,
+)
 
 from duewheel.config.settings import Settings
 from duewheel.errors import INIT_MAKES_IT, ConfigError, Unacknowledged
@@ -65,7 +70,8 @@ class KafkaAdmin(TopicChecks):
         topic with more is left as it is.
 
         Raises:
-            ConfigError: there is no such topic, or it may not be altered.
+            ConfigError: there is no such topic, or Kafka refuses to add partitions; the message
+                says why.
             Unacknowledged: it has not got so many in time, and may get them later.
         """
         deadline = self.deadline()
@@ -78,20 +84,26 @@ class KafkaAdmin(TopicChecks):
             if len(partitions) >= count and all(each.leader >= 0 for each in partitions):
                 return
             if len(partitions) < count and not requested:
-                # Refused if another shard's `init` was quicker: the next turn sees its partitions.
-                self.call(
-                    f"add partitions to {topic}",
-                    lambda c: c.create_partitions({topic: count}, raise_errors=False),
-                    writes=True,
-                )
+                self._add_partitions(topic, count)
                 requested = True
             if not deadline.remaining_s():
                 raise Unacknowledged(
                     f"Kafka at {self.clients.address}: topic {topic!r} needs {count} partitions "
-                    f"with leaders, and has {len(partitions)} after {self._deadline_s:g} s: "
-                    "adding some needs the right Alter on it"
+                    f"with leaders, and has {len(partitions)} after {self._deadline_s:g} s"
                 )
             time.sleep(_POLL_S)
+
+    def _add_partitions(self, topic: str, count: int) -> None:
+        what = f"add partitions to {topic}"
+        answer = self.call(
+            what, lambda c: c.create_partitions({topic: count}, raise_errors=False), writes=True
+        )
+        (result,) = answer.results
+        # Invalid if another shard's `init` was quicker; after a time-out they may come yet. The
+        # caller sees both.
+        if result.error_code not in {0, InvalidPartitionsError.errno, RequestTimedOutError.errno}:
+            reason = _reason(result.error_code, result.error_message)
+            raise ConfigError(f"Kafka at {self.clients.address}: {what}: {reason}")
 
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Deletes topics; those that do not exist are left out."""
@@ -139,19 +151,14 @@ class KafkaAdmin(TopicChecks):
             refused = {name: why for name, why in refused.items() if name not in plain}
             refused |= self._try_to_create([*plain.values()], replication_factor)
         if refused:
-            reasons = "; ".join(
-                f"topic {name!r}: {type(why).__name__}: {why.args[0]}"
-                for name, why in refused.items()
-            )
+            reasons = "; ".join(f"topic {name!r}: {why}" for name, why in refused.items())
             raise ConfigError(f"Kafka at {self.clients.address} does not create {reasons}")
         timeout_ms = int(self._deadline_s * 1000)
         wanted = [plan.name for plan in plans]
         self.call("wait for topics", lambda c: c.wait_for_topics(wanted, timeout_ms), writes=True)
         return set(plain)
 
-    def _try_to_create(
-        self, plans: Sequence[TopicPlan], replication_factor: int
-    ) -> dict[str, KafkaError]:
+    def _try_to_create(self, plans: Sequence[TopicPlan], replication_factor: int) -> dict[str, str]:
         """Kafka's refusals by topic; a topic that exists by now counts as created."""
         wanted = {
             plan.name: {
@@ -165,7 +172,7 @@ class KafkaAdmin(TopicChecks):
             "create topics", lambda c: c.create_topics(wanted, raise_errors=False), writes=True
         )
         return {
-            row["name"]: for_code(row["error_code"])(row.get("error_message") or "no reason given")
+            row["name"]: _reason(row["error_code"], row.get("error_message"))
             for row in answer["topics"]
             if row["error_code"] not in {0, TopicAlreadyExistsError.errno}
         }
@@ -180,3 +187,7 @@ class KafkaAdmin(TopicChecks):
                     f"{topic!r}: the right DescribeConfigs is needed"
                 )
         return configs
+
+
+def _reason(error_code: int, message: str | None) -> str:
+    return f"{for_code(error_code).__name__}: {message or 'no reason given'}"
