@@ -17,7 +17,7 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel.config.keys_and_defaults import KafkaSection, TimerSection
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState
@@ -167,6 +167,19 @@ def test_init_takes_the_partitions_that_another_one_adds_meanwhile(
     monkeypatch.setattr(admin, "existing", look)
     admin.have_partitions(settings.state_topic, 2)
     assert len(looks[0][settings.state_topic].partitions) == 1
+
+
+def test_what_a_created_topic_lacks_is_named(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = settings.state_topic
+    leaderless = {"name": name, "partitions": [{"partition_index": 0, "leader_id": -1}]}
+    monkeypatch.setattr(KafkaAdminClient, "describe_topics", lambda *_, **__: [leaderless])
+    with (
+        KafkaAdmin(settings.kafka.client_options("admin"), deadline_s=2.0) as admin,
+        pytest.raises(Unacknowledged, match="p0=no leader"),
+    ):
+        admin.create_topic(name, 1)
 
 
 def test_a_broker_that_never_answers(caplog: pytest.LogCaptureFixture) -> None:

@@ -26,6 +26,7 @@ from duewheel.kafka.topics.requirements import (
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
 _POLL_S = 0.05
+_AHEAD_S = 0.5  # before an enclosing call ends, whose message would not say why
 
 
 class KafkaAdmin(TopicChecks):
@@ -153,7 +154,7 @@ class KafkaAdmin(TopicChecks):
         if refused:
             reasons = "; ".join(f"topic {name!r}: {why}" for name, why in refused.items())
             raise ConfigError(f"Kafka at {self.clients.address} does not create {reasons}")
-        timeout_ms = int(self._deadline_s * 1000)
+        timeout_ms = int((self._deadline_s - _AHEAD_S) * 1000)
         wanted = [plan.name for plan in plans]
         self.call("wait for topics", lambda c: c.wait_for_topics(wanted, timeout_ms), writes=True)
         return set(plain)
