@@ -122,6 +122,7 @@ class TransactionalIds:
         blocked ids close.
         """
         self._clients, self._first, self._limits = clients, first, limits
+        self._stopping = stopping
         self._reader, self._unavailable = reader, unavailable
         self._recheck = Deadline(_RECHECK_S)
         self._refusing: frozenset[str] = frozenset()  # topics that have refused a batch
@@ -166,9 +167,10 @@ class TransactionalIds:
     ) -> bool:
         """Whether all of these ids are blocked still; `otherwise` without an answer of Kafka."""
         try:
-            return len(self._endings(admin, numbers, Deadline(_ASK_S))) == len(numbers)
+            endings = self._endings(admin, numbers, Deadline(_ASK_S, self._stopping))
         except KafkaUnavailable:
             return otherwise
+        return len(endings) == len(numbers)
 
     def is_ending(self) -> bool:
         """Whether Kafka still ends a transaction of the present id; False without an answer."""
@@ -259,7 +261,7 @@ class TransactionalIds:
             except KafkaUnavailable:
                 found = dict[int, Ending]()
                 with suppress(KafkaUnavailable):  # a broker before 3.0 cannot say
-                    found = self._endings(admin, [number], Deadline(_ASK_S))
+                    found = self._endings(admin, [number], Deadline(_ASK_S, self._stopping))
                 if number in found and (2 * wait_s > ending_s or self._unmarked(found[number])):
                     return found[number]
                 if not deadline.remaining_s() or (attempt.remaining_s() and number not in found):

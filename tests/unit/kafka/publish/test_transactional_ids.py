@@ -6,6 +6,7 @@ it has had: so any two may be interleaved.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from kafka import KafkaAdminClient
 
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.connect.deadline import STOP_GRACE_S, Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.publish.transactional_ids import Ending, TransactionalIds, settled
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
@@ -134,6 +135,37 @@ class Ids(TransactionalIds):
     ) -> dict[int, Ending]:
         found = self._run.endings(numbers) if numbers else frozenset[int]()
         return {n: Ending(str(n), "PrepareAbort", frozenset(), 0) for n in found}
+
+
+class SilentIds(TransactionalIds):
+    """With a Kafka that gives no producer an id; keeps the deadlines of its questions about ids."""
+
+    def __init__(self, stopping: threading.Event) -> None:
+        clients, unavailable = KafkaClients({}), UnavailablePartitions()
+        reader = LogReader(clients)
+        super().__init__(clients, "shard", TransactionLimits(), stopping, reader, unavailable)
+        self.asked: list[Deadline] = []
+
+    def _open(self, number: int, topics: Iterable[str], deadline: Deadline) -> None:
+        raise KafkaUnavailable("no answer")
+
+    def _endings(
+        self, admin: KafkaAdminClient, numbers: Sequence[int], deadline: Deadline
+    ) -> dict[int, Ending]:
+        if numbers:
+            self.asked.append(deadline)
+        return {}
+
+
+def test_a_stop_shortens_the_questions_about_ids() -> None:
+    stopping = threading.Event()
+    stopping.set()
+    ids = SilentIds(stopping)
+    with pytest.raises(KafkaUnavailable):
+        ids.take(None, FIRST, [], Deadline(0))
+    assert not ids.are_blocked(None, FIRST)
+    assert len(ids.asked) == 2
+    assert all(each.remaining_s() <= STOP_GRACE_S for each in ids.asked)
 
 
 Settled = Callable[..., tuple[int, ...]]
