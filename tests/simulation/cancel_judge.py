@@ -111,6 +111,7 @@ class CancelJudge:
         self._copy_of = newest
         # By partition and id, in the order of their offsets.
         self._timers: dict[tuple[int, bytes], list[Timer]] = defaultdict(list)
+        # Of those that may match a timer: hundreds that keep would make a run last for minutes.
         self._of_id: dict[tuple[int, bytes], list[Request]] = defaultdict(list)
         self._requests: dict[bytes, Request] = {}
         self._ended: set[bytes] = set()
@@ -144,7 +145,8 @@ class CancelJudge:
         if timer.request:
             request = Request(timer, timer.origin)
             self._requests[timer.source] = request
-            self._of_id[key].append(request)
+            if not timer.keeps:
+                self._of_id[key].append(request)
             self._counts[timer.request] += 1
             self._counts["named"] += timer.named_offset != ANY_OFFSET
 

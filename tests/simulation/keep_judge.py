@@ -69,13 +69,13 @@ class KeepJudge:
         """It has a reply, or is passed without one. Adds to `free` what may leave or not."""
         keep = self._keeps[timer.source]
         keep.word, keep.is_decided = word, True
-        blockers = self._may_block(keep)
+        is_blocked = self._may_be_blocked(keep)
         if word is Answer.KEPT:
             is_out_again = not self.whole and timer.source in self.sent_back
             (free if is_out_again else self.kept).add(timer.source)
-            if not blockers:
+            if not is_blocked:
                 self.violated("10 keep", f"{timer.source.decode()} is dropped for nothing")
-        elif word is not Answer.TAKEN and blockers:
+        elif word is not Answer.TAKEN and is_blocked:
             free.add(timer.source)
 
     def lost_files(self, free: set[bytes], ended: set[bytes]) -> None:
@@ -83,7 +83,7 @@ class KeepJudge:
         self._has_lost = True
         self.kept.clear()
         for source, keep in self._keeps.items():
-            if source not in ended and self._may_block(keep):
+            if source not in ended and self._may_be_blocked(keep):
                 free.add(source)
 
     @property
@@ -123,16 +123,15 @@ class KeepJudge:
                 detail = f"{name.decode()} leaves before {other.source.decode()}, which is pending"
                 self.violated("10 keep", detail)
 
-    def _may_block(self, keep: _Keep) -> list[Timer]:
-        blockers = []
+    def _may_be_blocked(self, keep: _Keep) -> bool:
         for other in self.of_id(keep.timer):
             if other.origin >= keep.timer.origin:
                 break
             if other.source in keep.gone or other.source in self.kept:
                 continue
             if self._has_copy(other) or not self.is_stopped_at_once(other, keep.timer.origin):
-                blockers.append(other)
-        return blockers
+                return True
+        return False
 
     def _has_copy(self, timer: Timer) -> bool:
         is_back = timer.source in self.sent_back or self.newest(timer).offset != timer.origin
