@@ -18,7 +18,9 @@ import pytest
 from fastapi.testclient import TestClient
 from kafka.errors import KafkaError
 from tests.harness.cancel_world import cancel
+from tests.harness.launcher import wait_until
 from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.publishing import where_they_are
 from tests.harness.served import (
     CHANGING,
     COUNT,
@@ -42,6 +44,7 @@ from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.files import open_files
 from duewheel.serve.access import Access
 from duewheel.testing import ManualClock
+from duewheel.threads import beside
 
 NEW: dict[str, Any] = {"topic": "orders", "value": "v", "delay": "1m"}
 
@@ -355,6 +358,34 @@ def test_a_failed_producer_is_closed_once(settings: Settings) -> None:
         raise KafkaError("another one, with the first producer, fails later")
     with writer.producer("timers") as still:
         assert still is second
+
+
+def test_requests_that_wait_for_a_producer_fail_with_it(settings: Settings) -> None:
+    """With a silent Kafka the last of them would fail after as many attempts as there are."""
+    attempts, is_over = [], threading.Event()
+
+    def fail(*_: object) -> Any:
+        attempts.append(threading.current_thread())
+        is_over.wait()
+        raise KafkaUnavailable("no answer")
+
+    def use() -> None:
+        with writer.producer("timers"):
+            raise AssertionError("nothing is open")
+
+    writer = TimerWriter(settings, ManualClock(NOW_MS), fail)
+    opening = beside("opening", use)
+    wait_until(lambda: attempts, "nobody connected")
+    waiting = [beside("waiting", use) for _ in range(3)]
+    threads = {thread for thread in threading.enumerate() if thread.name == "waiting"}
+    wait_until(lambda: where_they_are(threads).count("in wait\n") == 3, "some do not wait")
+    is_over.set()
+    for request in (opening, *waiting):
+        assert isinstance(request.exception(), KafkaUnavailable)
+    assert len(attempts) == 1
+    with pytest.raises(KafkaUnavailable):
+        use()
+    assert len(attempts) == 2, "a later one connects anew"
 
 
 def test_half_of_a_character_is_a_problem(client: TestClient) -> None:

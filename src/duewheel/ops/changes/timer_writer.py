@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 
 from kafka.errors import KafkaError, MessageSizeTooLargeError
@@ -51,8 +52,7 @@ class TimerWriter:
         self.settings, self.clock = settings, clock
         self._open = open_producer
         self._lock = threading.Lock()
-        self._opening: dict[str, threading.Lock] = {}
-        self._by_topic: dict[str, DelayProducer] = {}
+        self._by_topic: dict[str, Future[DelayProducer]] = {}  # not done while it connects
 
     @contextmanager
     def producer(self, timer_topic: str) -> Iterator[DelayProducer]:
@@ -91,22 +91,27 @@ class TimerWriter:
             raise Unacknowledged(text) from error
 
     def _of(self, timer_topic: str) -> DelayProducer:
+        attempt: Future[DelayProducer] = Future()
         with self._lock:
-            opening = self._opening.setdefault(timer_topic, threading.Lock())
-        # Connecting takes long while Kafka is away: requests for other topics must not wait.
-        with opening:
-            with self._lock:
-                if producer := self._by_topic.get(timer_topic):
-                    return producer
-            producer = self._open(self.settings, timer_topic)
-            with self._lock:
-                self._by_topic[timer_topic] = producer
-            return producer
+            opened = self._by_topic.setdefault(timer_topic, attempt)
+        # Connecting takes long while Kafka is away: requests for other topics must not wait, and
+        # those for this topic fail together: attempts one after the other would add up.
+        if opened is attempt:
+            try:
+                producer = self._open(self.settings, timer_topic)
+            except BaseException as error:  # noqa: BLE001 - handed on to all callers
+                with self._lock:
+                    self._by_topic.pop(timer_topic, None)
+                attempt.set_exception(error)
+            else:
+                attempt.set_result(producer)
+        return opened.result()
 
     def _drop(self, timer_topic: str, failed: DelayProducer) -> None:
         with self._lock:
             # Of several requests that fail with it the first closes it; others have a new one.
-            if self._by_topic.get(timer_topic) is not failed:
+            opened = self._by_topic.get(timer_topic)
+            if opened is None or not opened.done() or opened.result() is not failed:
                 return
             del self._by_topic[timer_topic]
         with suppress(KafkaError):  # of other records; the caller has the cause of its own
@@ -120,9 +125,10 @@ class TimerWriter:
         if not self._lock.acquire(timeout=CLOSE_S):
             return
         try:
-            for producer in self._by_topic.values():
-                with suppress(KafkaError):
-                    producer.close(max(0.0, end_s - time.monotonic()))
+            for opened in self._by_topic.values():
+                if opened.done():
+                    with suppress(KafkaError):
+                        opened.result().close(max(0.0, end_s - time.monotonic()))
             self._by_topic.clear()
         finally:
             self._lock.release()
