@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from kafka import KafkaProducer
 from tests.harness.launcher import objects, run, wait_until
 from tests.harness.reader import read_topic
 from tests.harness.sparkless_shard import Restartable, running, timer
+from tests.harness.topics import alter
 from tests.harness.whole_shard import WholeShard
 
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import load
-from duewheel.errors import ConfigError, Locked, RecoveryRefused
+from duewheel.errors import ConfigError, DuewheelError, Locked, RecoveryRefused
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.reconfigure import accept_loss, apply_settings
+from duewheel.threads import beside
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -60,6 +63,24 @@ def test_settings_change_for_what_comes_from_then_on(config: Path) -> None:
         shard.pump()
         every = [b"by the new level", b"by the old level", b"not read yet", b"under the new key"]
         shard.pump_until(every)
+
+
+def test_a_signal_ends_the_wait_for_a_dequeue_that_does_not_answer(config: Path) -> None:
+    with running(config) as shard:  # nothing pumps
+        set_levels(config, "3s")
+        settings = load(config)
+        alter(shard.servers, settings.dead_letter_topic, {"max.message.bytes": "2000000"})
+        with State.open(settings.storage.data_dir) as state:
+
+            def interrupt() -> None:
+                wait_until(lambda: state.live.wanted_settings, "nothing is requested")
+                os.kill(os.getpid(), signal.SIGINT)
+
+            interrupted = beside("interrupting", interrupt)
+            with pytest.raises(DuewheelError, match=r"before the interrupt.*as soon as it can"):
+                apply_settings(settings, dry_run=False)
+            interrupted.result()
+            assert state.live.wanted_settings
 
 
 def test_a_topic_that_was_made_anew_is_accepted_and_the_old_one_delivered(

@@ -9,6 +9,7 @@ running shard may make its report outdated.
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -67,8 +68,10 @@ def apply_settings(settings: Settings, *, dry_run: bool, rotate_key: bool = Fals
     for written in all_shards(settings).values():
         if written.progress.partitions:
             require_not_sealed(written.progress)
-    with _connected(settings) as (publisher, admin):
-        planned = _changed(settings, publisher, admin, dry_run=dry_run, rotate_key=rotate_key)
+    with _connected(settings) as (publisher, admin, stopping):
+        planned = _changed(
+            settings, publisher, admin, stopping, dry_run=dry_run, rotate_key=rotate_key
+        )
     old = planned.committed.epochs.newest.values
     changes = setting_names.changed(old, settings, factory.slot_values(settings))
     return Reconfigured(
@@ -85,6 +88,7 @@ def _changed(
     settings: Settings,
     publisher: KafkaPublisher,
     admin: KafkaAdmin,
+    stopping: threading.Event,
     *,
     dry_run: bool,
     rotate_key: bool,
@@ -103,23 +107,27 @@ def _changed(
         return planned
     if runs:
         admin.require_topics(settings, served=True)
-        return _taken_by_dequeue(settings, publisher, planned)
+        return _taken_by_dequeue(settings, publisher, planned, stopping)
     with _alone(settings) as directory:
         return take(directory, publisher, config, offsets_at, rotation=rotation)
 
 
-def _taken_by_dequeue(settings: Settings, publisher: KafkaPublisher, planned: Plan) -> Plan:
+def _taken_by_dequeue(
+    settings: Settings, publisher: KafkaPublisher, planned: Plan, stopping: threading.Event
+) -> Plan:
     """Has the running dequeue take the settings; returns the plan as it has made it.
 
     Raises:
         RecoveryRefused: it has refused them.
-        DuewheelError: it has not answered in time; it may take them later.
+        DuewheelError: it has not answered in time, or before a signal; it may take them later.
     """
     with State.open(settings.storage.data_dir) as state:
         state.live.want_settings(take_settings.digest(settings))
-        if not polled(lambda: not state.live.wanted_settings, _TAKEN_S):
+        polled(lambda: stopping.is_set() or not state.live.wanted_settings, _TAKEN_S)
+        if state.live.wanted_settings:
+            waited = "before the interrupt" if stopping.is_set() else f"within {_TAKEN_S:.0f} s"
             raise DuewheelError(
-                f"dequeue has not taken the settings within {_TAKEN_S:.0f} s: its log says why. "
+                f"dequeue has not taken the settings {waited}: its log says why. "
                 "It takes them as soon as it can; until then ingest waits"
             )
     progress = publisher.peek()
@@ -143,7 +151,7 @@ def skip(settings: Settings, named: Sequence[str], *, dry_run: bool) -> Skipped:
     """
     records = [_record(name) for name in named]
     config = factory.dequeue_config(settings)
-    with _connected(settings) as (publisher, admin):
+    with _connected(settings) as (publisher, admin, _):
         ends = _ends(admin, (partition for partition, _ in records))
 
         def planned(committed: Progress | None) -> Progress:
@@ -174,7 +182,7 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> L
     """
     partitions = [_partition(name) for name in named]
     config = factory.dequeue_config(settings)
-    with _connected(settings) as (publisher, admin):
+    with _connected(settings) as (publisher, admin, _):
         topics = _topics(admin, {topic for topic, _ in partitions})
 
         def determined(committed: Progress | None) -> tuple[Progress, dict[TopicPartition, Loss]]:
@@ -195,13 +203,16 @@ def accept_loss(settings: Settings, named: Sequence[str], *, dry_run: bool) -> L
 
 
 @contextmanager
-def _connected(settings: Settings) -> Iterator[tuple[KafkaPublisher, KafkaAdmin]]:
+def _connected(
+    settings: Settings,
+) -> Iterator[tuple[KafkaPublisher, KafkaAdmin, threading.Event]]:
+    """The clients, and the event that signals set."""
     with ExitStack() as stack:
         clock = factory.StoppableClock(stack.enter_context(stop_signals()))
         publisher = factory.publisher(settings, clock)
         stack.callback(publisher.close)
         admin = factory.kafka_admin(settings, clock.stopping)
-        yield publisher, stack.enter_context(admin)
+        yield publisher, stack.enter_context(admin), clock.stopping
 
 
 @contextmanager
