@@ -61,8 +61,11 @@ def recover(
     from duewheel.ops.recovery.preview import preview_start
 
     if from_mirror is None:
-        if not dry_run or delivered_before:
-            raise ConfigError("every start recovers by itself: `recover` only has --dry-run")
+        if delivered_before:
+            raise ConfigError("--delivered-before needs --from-mirror")
+        if not dry_run:
+            text = "every start recovers by itself, and --dry-run shows how"
+            raise ConfigError(f"{text}; a lost cluster needs --from-mirror")
         with bar_of_count("offsets") as advanced:
             preview = preview_start(settings, advanced)
         output.show(preview)

@@ -33,6 +33,23 @@ def test_a_topic_without_an_instant_is_named_with_its_option(given: str, why: st
     assert why in ended.output
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--dry-run", "--delivered-before", "orders=1"], "--delivered-before needs --from-mirror"),
+        ([], "a lost cluster needs --from-mirror"),
+    ],
+)
+def test_options_that_need_the_mirror_name_it(
+    words: list[str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
+    given = ["recover", *words, "--bootstrap-servers", "localhost:1"]
+    given += ["--set", "timer.topics=orders.delayed"]
+    with pytest.raises(ConfigError, match=why):
+        CliRunner().invoke(cli, given, standalone_mode=False, catch_exceptions=False)
+
+
 _CLEAN: dict[str, Any] = {"refused": {}, "not_taken": {}}
 _CLEAN |= {"unclear_cancels": 0, "unclear_windows": 0, "written": 7}
 
