@@ -98,7 +98,7 @@ def framed(number: int, body: bytes) -> bytes:
     return b"\0" + number.to_bytes(4) + body
 
 
-def avro(order: Mapping[str, Any], schema: Any = ORDER_AVRO) -> bytes:
+def avro(order: Any, schema: Any = ORDER_AVRO) -> bytes:
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), order)
     return stream.getvalue()

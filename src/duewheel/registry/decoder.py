@@ -7,8 +7,8 @@ process of its own, with a bound of memory, which its parent ends if an answer t
 Only the configured address is asked, by a number or a UUID: without redirects, proxies, and schemas
 that others refer to. The parent sends the address as JSON, then three messages for each value: its
 topic, the number or UUID, and the body. There are two answers: an empty one once the schema is
-there; then the kind of the schema in a line, before the value as JSON, or an empty line, before a
-reason.
+there; then the kind of the schema in a line, before the value as JSON, or an empty line or that of
+REGISTRY_FAILED, before a reason.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _NO_SCHEMA = b"40403"  # the registry's own code; without it there is no such pa
 _FORGET_S = 60.0  # a schema that was not found is asked for again after this
 _FAILURES_MAX = 100  # schemas of one topic that are not found within that time
 
+REGISTRY_FAILED = "-"  # in the place of a kind: the reason is the registry's, not the value's
+
 Decode = Callable[[bytes], Any]
 
 # Imports that no registry has, each after those that it imports itself.
@@ -56,11 +58,15 @@ _STANDARD_FILES = (
 
 
 class _Refused(DuewheelError):
-    """The message says why a value is not decoded."""
+    """The message says why a value is not decoded; `by_registry`: any value would be refused."""
+
+    def __init__(self, why: str = "", *, by_registry: bool = False) -> None:
+        super().__init__(why)
+        self.by_registry = by_registry
 
 
-class _NoAnswer(_Refused):
-    """The registry does not answer."""
+class _NotAsked(_Refused):
+    """The registry does not answer, or is not asked now."""
 
 
 # ---- the registry -------------------------------------------------------------------------------
@@ -83,17 +89,17 @@ class _Registry:
         """
         now_s = time.monotonic()
         if now_s < self._rests_until_s:
-            raise _NoAnswer(self._silence)
+            raise _NotAsked(self._silence, by_registry=True)
         failures = self._failures[topic]
         if len(failures) == _FAILURES_MAX and now_s < failures[0] + _FORGET_S:
-            raise _NoAnswer("too many schemas were not found: none is looked up for a minute")
+            raise _NotAsked("too many schemas were not found: none is looked up for a minute")
         try:
             status, body = self._get(schema, query)
         except (OSError, HTTPException, ValueError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
             self._silence = f"the registry does not answer: {why}"
             self._rests_until_s = time.monotonic() + _REST_S
-            raise _NoAnswer(self._silence) from error
+            raise _NotAsked(self._silence, by_registry=True) from error
         if status == HTTPStatus.OK and len(body) <= _SCHEMA_BYTES_MAX:
             description: Mapping[str, Any] = json.loads(body)
             return description
@@ -105,7 +111,8 @@ class _Registry:
         path = f"; {self._address.path or '/'} may be the wrong path" * (
             status == HTTPStatus.NOT_FOUND
         )
-        raise _Refused(f"the registry answered {status} for schema {schema}{path}")
+        why = f"the registry answered {status} for schema {schema}{path}"
+        raise _Refused(why, by_registry=True)
 
     def _get(self, schema: str, query: str) -> tuple[int, bytes]:
         kind = "ids" if schema.isdecimal() else "guids"
@@ -227,7 +234,7 @@ class _Decoder:
         if until_s < time.monotonic():
             try:
                 until_s, kind, decode = self._read(topic, schema)
-            except _NoAnswer as error:
+            except _NotAsked as error:
                 return "", error
         if len(self._schemas) >= _SCHEMAS_MAX:
             del self._schemas[next(iter(self._schemas))]
@@ -242,10 +249,11 @@ class _Decoder:
             _Refused: it is not decoded.
         """
         try:
-            text = json.dumps(decode(body), default=_plain, ensure_ascii=False)
-            octets = text.encode(errors="replace")
+            octets = _as_json(decode(body)).encode(errors="replace")
         except Exception as error:
-            why = type(error).__name__
+            # jsonschema's has the place; others say nothing that a user of the registry knows.
+            place = getattr(error, "json_path", None)
+            why = f"at {place}" if place else type(error).__name__
             raise _Refused(f"the value does not fit {kind} schema {schema} ({why})") from error
         if len(octets) > _TEXT_BYTES_MAX:
             raise _Refused(f"decoded, it has more than {_TEXT_BYTES_MAX >> 20} MiB")
@@ -254,7 +262,7 @@ class _Decoder:
     def _read(self, topic: str, schema: str) -> tuple[float, str, Decode | _Refused]:
         try:
             return math.inf, *self._made(topic, schema)
-        except _NoAnswer:
+        except _NotAsked:
             raise
         except _Refused as refused:
             why = refused
@@ -278,6 +286,22 @@ class _Decoder:
                 raise
         # It was registered as source text: only the registry can compile that.
         return kind, _protobuf(self._registry.ask(topic, schema, "?format=serialized")["schema"])
+
+
+def _as_json(value: Any) -> str:
+    try:
+        return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # NaN and infinity are no JSON
+        return json.dumps(_with_texts(value), default=_plain, ensure_ascii=False)
+
+
+def _with_texts(value: Any) -> Any:
+    """The value with texts in the place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _with_texts(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plain(value: object) -> str:
@@ -307,7 +331,7 @@ def main() -> None:
                     raise decode
                 text = decoder.decoded(schema, kind, decode, body)
             except _Refused as refused:
-                kind, text = "", str(refused).encode()
+                kind, text = REGISTRY_FAILED * refused.by_registry, str(refused).encode()
             parent.send_bytes(kind.encode() + b"\n" + text)
 
 

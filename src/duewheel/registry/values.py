@@ -24,12 +24,14 @@ from duewheel.config.keys_and_defaults import RegistrySection
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.osutil.child_process import Child
+from duewheel.registry.decoder import REGISTRY_FAILED
 from duewheel.schemas.wire.schema_number import schema_and_body
 
 ANSWER_S = 10.0  # until a schema is read, and perhaps a library imported
 VALUE_S = 3.0  # then of the value
-_ENDS_MAX = 5  # schemas that have ended a child with values of one topic, within _ENDED_S
-_ENDED_S = 600.0  # no value of such a topic and schema is decoded for so long
+_ENDS_MAX = 5  # of the child by values of one topic, within _ENDED_S: then none is decoded
+_ENDS_OF_SCHEMA_MAX = 3  # likewise, by values of one schema
+_ENDED_S = 600.0  # what has ended the child is not decoded again for so long
 _SLOW_S = 0.2  # a value that takes longer is slow
 _SLOW_MAX_S = 20.0  # of slow values of one topic, within _ENDED_S: an audit has many
 _VALUE_BYTES_MAX = 8 << 20
@@ -42,6 +44,7 @@ class Decoded(NamedTuple):
     decoded: str | None
     decoded_by: str | None
     not_decoded: str | None
+    registry_failed: bool = False  # the reason is the registry's, whatever the value is
 
 
 class RegistryValues:
@@ -51,8 +54,9 @@ class RegistryValues:
         self._registry = registry
         self._lock = threading.Lock()  # of all below
         self._child: tuple[Child, Connection] | None = None
-        # By topic and schema, until when and why: other topics have values of the schema, too.
-        self._ended: dict[tuple[str, str], tuple[float, str]] = {}
+        # What has ended the child, until when and why: topic, schema and hash of the body, or None
+        # if reading the schema has. Other topics have values of the schema, too.
+        self._ended: dict[tuple[str, str, int | None], tuple[float, str]] = {}
         self._slow: dict[str, tuple[float, float]] = {}  # by topic, until when, and how many s
 
     def decoded(
@@ -73,42 +77,57 @@ class RegistryValues:
             kind, text = self._answer(topic, schema, body)
         finally:
             self._lock.release()
-        return Decoded(text, f"{kind} schema {schema}", None) if kind else Decoded(None, None, text)
+        if kind in {"", REGISTRY_FAILED}:
+            return Decoded(None, None, text, registry_failed=kind == REGISTRY_FAILED)
+        return Decoded(text, f"{kind} schema {schema}", None)
 
     def _answer(self, topic: str, schema: str, body: bytes) -> tuple[str, str]:
-        """The kind of the schema, and the value; or nothing, and a reason."""
-        now_s = time.monotonic()
-        self._ended = {name: each for name, each in self._ended.items() if each[0] > now_s}
-        if ended := self._ended.get((topic, schema)):
-            return "", ended[1]
-        if sum(each == topic for each, _ in self._ended) >= _ENDS_MAX:
-            return "", f"values of {topic} have ended the decoder too often"
-        self._slow = {name: each for name, each in self._slow.items() if each[0] > now_s}
-        until_s, slow_s = self._slow.get(topic, (now_s + _ENDED_S, 0.0))
-        if slow_s > _SLOW_MAX_S:
-            return "", f"values of {topic} take the decoder too long"
+        """The kind of the schema, and the value; or nothing or REGISTRY_FAILED, and a reason."""
+        if why := self._refusal(topic, schema, body):
+            return "", why
+        ended_by: int | None = None  # before the value is decoded
+        what = f"schema {schema}"
         try:
             self._child = self._child or self._started()
             _, connection = self._child
             for part in (topic.encode(), schema.encode(), body):
                 connection.send_bytes(part)
             _received(connection, ANSWER_S)
+            ended_by, what = hash(body), f"this value of schema {schema}"
             began_s = time.monotonic()
             kind, _, text = _received(connection, VALUE_S).partition("\n")
             if (took_s := time.monotonic() - began_s) > _SLOW_S:
+                until_s, slow_s = self._slow.get(topic, (began_s + _ENDED_S, 0.0))
                 self._slow[topic] = until_s, slow_s + took_s
             return kind, text
         except DuewheelError as error:
-            return "", str(error)
+            return REGISTRY_FAILED, str(error)
         except (OSError, EOFError) as error:
             late = isinstance(error, TimeoutError)
-            why = f"schema {schema} {error if late else 'ends the process that decodes'}"
-            self._ended[topic, schema] = now_s + _ENDED_S, why
+            why = f"{what} {error if late else 'ends the process that decodes'}"
+            self._ended[topic, schema, ended_by] = time.monotonic() + _ENDED_S, why
             self._end()
             return "", why
         except BaseException:  # its answer would be that of the next value
             self._end()
             raise
+
+    def _refusal(self, topic: str, schema: str, body: bytes) -> str | None:
+        """Why a value is not decoded: because of those before it."""
+        now_s = time.monotonic()
+        self._ended = {name: each for name, each in self._ended.items() if each[0] > now_s}
+        self._slow = {name: each for name, each in self._slow.items() if each[0] > now_s}
+        for known in (None, hash(body)):
+            if ended := self._ended.get((topic, schema, known)):
+                return ended[1]
+        schemas = [each for of, each, _ in self._ended if of == topic]
+        if len(schemas) >= _ENDS_MAX:
+            return f"values of {topic} have ended the decoder too often"
+        if schemas.count(schema) >= _ENDS_OF_SCHEMA_MAX:
+            return f"values of {topic} and schema {schema} have ended the decoder too often"
+        if topic in self._slow and self._slow[topic][1] > _SLOW_MAX_S:
+            return f"values of {topic} take the decoder too long"
+        return None
 
     def _started(self) -> tuple[Child, Connection]:
         """Starts a child that knows the registry.
@@ -174,5 +193,7 @@ def decoded_fields(
     """Returns the fields of WithDecoded (api/messages.py) that a value of a topic has."""
     values = registry_values(settings)
     found = None if values is None else values.decoded(topic, headers, value)
-    fields = {} if found is None else found._asdict()
-    return {name: text for name, text in fields.items() if text is not None}
+    if found is None:
+        return {}
+    fields = found._asdict().items()
+    return {name: text for name, text in fields if isinstance(text, str)}

@@ -32,6 +32,8 @@ from duewheel.registry.values import RegistryValues
 
 NAMED = "__value_schema_id"
 ORDER = {"number": 7, "note": "soon"}
+# A value of it that is deep enough ends fastavro.
+TREE = {"type": "record", "name": "T", "fields": [{"name": "t", "type": ["null", "T"]}]}
 
 
 @pytest.fixture
@@ -105,6 +107,22 @@ def test_values_that_json_has_no_type_for(values: RegistryValues, registry: Sche
         "price": "3.00",
         "raw": "/wA=",
     }
+
+
+def test_numbers_that_json_does_not_have(values: RegistryValues, registry: SchemaRegistry) -> None:
+    schema = {"type": "array", "items": {"type": "map", "values": "double"}}
+    registry.add(5, schema)
+    given = [{"a": float("nan"), "b": float("-inf"), "c": 1.5}]
+    assert shown(values, framed(5, avro(given, schema))) == [{"a": "nan", "b": "-inf", "c": 1.5}]
+    assert shown(values, framed(2, b'{"number": 7, "more": 1e400}'))["more"] == "inf"
+
+
+def test_a_value_that_does_not_fit_its_json_schema(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    registry.add(6, {"properties": {"a": {"items": {"type": "string"}}}}, "JSON")
+    why = "the value does not fit JSON schema 6 (at $.a[1])"
+    assert reason(values, framed(6, b'{"a": ["x", 1]}')) == why
 
 
 def test_a_header_may_name_the_schema(values: RegistryValues, registry: SchemaRegistry) -> None:
@@ -193,7 +211,10 @@ def test_a_registry_that_is_away(registry: SchemaRegistry) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         values = RegistryValues(RegistrySection(url=f"http://127.0.0.1:{silent.getsockname()[1]}"))
         for number in range(1, 50):
-            assert reason(values, framed(number, b"")).startswith("the registry does not answer")
+            found = values.decoded("orders", (), framed(number, b""))
+            assert found is not None
+            assert found.registry_failed
+            assert str(found.not_decoded).startswith("the registry does not answer")
         silent.settimeout(10)
         silent.accept()[0].close()
         silent.setblocking(False)
@@ -208,20 +229,34 @@ def test_a_schema_that_ends_the_process_stops_no_other_value(
     itself = {"type": "record", "name": "A", "fields": [{"name": "a", "type": "A"}]}
     registry.add(20, itself)
     assert shown(values, framed(1, avro(ORDER))) == ORDER
-    assert reason(values, framed(20, b"")) == "schema 20 ends the process that decodes"
+    why = reason(values, framed(20, b""))
+    assert why == "this value of schema 20 ends the process that decodes"
     assert shown(values, framed(1, avro(ORDER))) == ORDER
     before = len(registry.asked)
-    assert reason(values, framed(20, b"")) == "schema 20 ends the process that decodes"
+    assert reason(values, framed(20, b"")) == why
     assert len(registry.asked) == before
+
+
+def test_a_value_that_ends_the_process_hides_no_other_of_its_schema(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    registry.add(30, TREE)
+    deep = [b"\2" * (300_000 + n) + b"\0" for n in range(3)]
+    for body in (deep[0], deep[0], deep[1]):
+        assert "this value of schema 30 ends" in reason(values, framed(30, body))
+        assert shown(values, framed(30, b"\0")) == {"t": None}
+    reason(values, framed(30, deep[2]))
+    why = "values of orders and schema 30 have ended the decoder too often"
+    assert reason(values, framed(30, b"\0")) == why
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
 
 
 def test_values_of_one_topic_hide_none_of_another(
     values: RegistryValues, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may have the same schema, which is no secret."""
-    tree = {"type": "record", "name": "T", "fields": [{"name": "t", "type": ["null", "T"]}]}
     for number in range(30, 40):
-        registry.add(number, tree)
+        registry.add(number, TREE)
     for number in range(30, 40):  # a tree of this depth ends fastavro
         bad = values.decoded("attacker", (), framed(number, b"\2" * 300_000 + b"\0"))
         assert bad is not None
@@ -257,7 +292,7 @@ def test_a_schema_that_decodes_for_ever(
     assert reason(values, framed(21, b'"b"')).startswith("the value does not fit")
     monkeypatch.setattr(in_parent, "VALUE_S", 0.5)
     assert reason(values, framed(21, json.dumps("a" * 60 + "!").encode())) == (
-        "schema 21 takes more than 0.5 s"
+        "this value of schema 21 takes more than 0.5 s"
     )
 
 
