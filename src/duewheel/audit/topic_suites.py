@@ -9,7 +9,8 @@ The file is a suite as Great Expectations writes it. Its expectations may name t
 
 With a registry, `value` is the JSON of what its schema decodes. A value that names a schema and is
 not decoded is null in these columns, and a finding of its own; it is one, too, in a topic without a
-suite whose values must name a schema.
+suite whose values must name a schema. While the registry fails, such a row is left out of a suite
+that names values: nothing is known of it.
 
 A column has the type of most of its values: number, text or boolean. Another value is a finding
 of its own, and null in the column: one message must not spoil the check of all others. A column
@@ -45,7 +46,7 @@ from duewheel.audit.expectations import (
 )
 from duewheel.audit.row_sources import RangeSources, Sources
 from duewheel.errors import ConfigError
-from duewheel.registry.values import RegistryValues
+from duewheel.registry.values import Decoded, RegistryValues
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import Column
 from duewheel.schemas.wire.kafka_records import KafkaRecords
@@ -64,6 +65,10 @@ _DECODED: dict[str, Any] = {
     "kwargs": {"column": "value"},
     "severity": "critical",
     "meta": {"code": "value_not_decoded", "reason": "a value is decoded by the schema it names"},
+}
+_SCHEMA_GIVEN: dict[str, Any] = {
+    **_DECODED,
+    "meta": {"code": "registry_unavailable", "reason": "the registry gives the schema of a value"},
 }
 
 
@@ -110,7 +115,7 @@ class _Topic:
         self._topic = topic
         self._suite = suite
         self._registry = registry
-        self._of_schemas = Tally(_DECODED)
+        self._of_values, self._of_registry = Tally(_DECODED), Tally(_SCHEMA_GIVEN)
         self._named = _columns(suite)
         # A table of no columns would have no rows.
         self._columns: dict[str, list[Any]] = {name: [] for name in sorted(self._named | {"key"})}
@@ -118,14 +123,18 @@ class _Topic:
         self._sources = RangeSources()
 
     def take(self, records: KafkaRecords) -> None:
-        sources = Sources(records.partitions, records.partition, records.offset)
-        self._sources.add(sources)
+        decoded = {} if self._registry is None else self._decoded(self._registry, records)
+        if self._names("value"):
+            failed = [row for row, each in decoded.items() if each.registry_failed]
+            kept = np.delete(np.arange(len(records)), failed)
+            records = records.take(kept)
+            decoded = {n: decoded[row] for n, row in enumerate(kept.tolist()) if row in decoded}
+        self._sources.add(Sources(records.partitions, records.partition, records.offset))
         values = _texts(records.value) if self._names("value") else []
         header_names = records.headers.names.column()
-        if self._registry is not None:
-            for row, text in self._decoded(self._registry, records, header_names, sources):
-                values[row : row + 1] = [text] if values else []
-        elif self._names("value") and not self._schemas_unread:
+        for row, found in decoded.items():
+            values[row : row + 1] = [found.decoded] if values else []
+        if self._registry is None and self._names("value") and not self._schemas_unread:
             in_values = with_schema_number(records.value).any()
             in_headers = _given(records.headers, header_names, HEADER)
             self._schemas_unread = bool(in_values or in_headers)
@@ -139,22 +148,20 @@ class _Topic:
             else:
                 column += [_at(each, path.split(".")) for each in objects]
 
-    def _decoded(
-        self,
-        registry: RegistryValues,
-        records: KafkaRecords,
-        header_names: Column,
-        sources: Sources,
-    ) -> Iterator[tuple[int, str | None]]:
-        """Yields the rows that name a schema, with the value as JSON; None: it is not decoded."""
+    def _decoded(self, registry: RegistryValues, records: KafkaRecords) -> dict[int, Decoded]:
+        """Returns the values that name a schema, by row, and counts them."""
+        header_names = records.headers.names.column()
+        sources = Sources(records.partitions, records.partition, records.offset)
         named = dict(reversed(_given(records.headers, header_names, HEADER)))
         rows = sorted({*np.flatnonzero(with_schema_number(records.value)).tolist(), *named})
         values = records.value.take(np.array(rows, np.int64)).column().to_pylist()
+        result = {}
         for row, value in zip(rows, values, strict=True):
             found = registry.decoded(self._topic, [(HEADER, named.get(row))], value)
             if found is None:
                 continue
-            tally = self._of_schemas
+            result[row] = found
+            tally = self._of_registry if found.registry_failed else self._of_values
             tally.rows += 1
             if found.not_decoded is not None:
                 tally.success, tally.observed = False, tally.observed or found.not_decoded
@@ -162,7 +169,7 @@ class _Topic:
                 if len(tally.examples) < EXAMPLES_MAX:
                     (source,) = sources.names(np.array([row]))
                     tally.examples.append((source, found.not_decoded))
-            yield row, found.decoded
+        return result
 
     def check(self, library: GreatExpectations) -> list[Tally]:
         columns, of_types = dict[str, Any](), list[Tally]()
@@ -186,7 +193,7 @@ class _Topic:
             else:
                 tally.add(each, self._sources.names)
         totals += self._missing(missing, totals) + of_types
-        return totals + ([] if self._registry is None else [self._of_schemas])
+        return totals + ([] if self._registry is None else [self._of_values, self._of_registry])
 
     def _why_missing(self, name: str) -> str:
         why = "no message of the range has it"

@@ -377,10 +377,29 @@ def test_fields_of_a_value_that_a_registry_decodes(
         "expect_column_values_to_be_between(value.number)": [f"{TOPIC}-0@{n}" for n in (1, 4, 10)],
         "expect_column_values_to_match_regex(value)": [],
         "value_not_decoded": [f"{TOPIC}-0@2", f"{TOPIC}-0@3"],
+        "registry_unavailable": [],
     }
-    found = results[-1]
+    found, of_registry = results[-2:]
+    assert of_registry.success
     assert (found.success, found.rows, found.failed) == (False, 5, 2)
     assert found.observed == "the value does not fit AVRO schema 1 (IndexError)"
+
+
+def test_a_registry_that_fails_is_no_finding_about_values(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    path = suite_file(expectation("column_values_to_not_be_null", column="value.number"))
+    with schema_registry() as registry:
+        registry.schemas["1"] = 401
+        own = TopicSuites({TOPIC: path}, RegistryValues(RegistrySection(url=registry.url)))
+        audit = validator(library, own)
+        take(audit, *orders(framed(1, avro({"number": 5})), b'{"number": 12}'))
+        take(audit, *orders(b"{}"), first=10)
+        assert checked(own, library) == {
+            "expect_column_values_to_not_be_null(value.number)": (False, [f"{TOPIC}-0@10"]),
+            "value_not_decoded": (True, []),
+            "registry_unavailable": (False, [f"{TOPIC}-0@0"]),
+        }
 
 
 def test_values_that_must_name_a_schema_are_decoded_without_a_suite(
@@ -391,7 +410,10 @@ def test_values_that_must_name_a_schema_are_decoded_without_a_suite(
         values = RegistryValues(RegistrySection(url=registry.url))
         own = TopicSuites({}, values, [TOPIC])
         take(validator(library, own), *orders(framed(1, avro({"number": 5})), framed(2, b"")))
-        assert checked(own, library) == {"value_not_decoded": (False, [f"{TOPIC}-0@1"])}
+        assert checked(own, library) == {
+            "value_not_decoded": (False, [f"{TOPIC}-0@1"]),
+            "registry_unavailable": (True, []),
+        }
     kept = GreatExpectations(tmp_path)
     data_docs.keep(kept, "own", data_docs.run_of("audit-1", NOW_MS), own.check(library))
     pages = [page.read_text() for page in (tmp_path / "gx").rglob("*.html")]
