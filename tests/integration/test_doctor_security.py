@@ -220,6 +220,12 @@ def test_the_documented_rights_are_enough_and_each_is_missed(
 
     patterns = {(p.resource_type, p.resource_name): p for p, _ in rights}
     topic = ResourceType.TOPIC
+    revoke(operator, patterns[topic, f"{app}.doctor."], ACLOperation.DELETE)
+    left = only(examined(settings), "scratch_topic")
+    assert left.severity == "warning"
+    assert left.remedy.endswith(f"--delete --topic {app}.doctor.0")
+    with KafkaAdmin({"bootstrap_servers": operator.config["bootstrap_servers"]}) as admin:
+        admin.delete_topics([f"{app}.doctor.0"])
     revoke(operator, patterns[topic, timers], ACLOperation.WRITE)
     revoke(operator, patterns[topic, settings.dead_letter_topic], ACLOperation.DESCRIBE_CONFIGS)
     revoke(operator, patterns[topic, f"{app}.orders"], ANYTHING)

@@ -20,6 +20,7 @@ from duewheel.doctor import (
     clocks,
     data_directory,
     host,
+    registry,
     rights,
     shard,
     targets,
@@ -29,12 +30,13 @@ from duewheel.doctor import (
 from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings
-from duewheel.doctor.scratch import not_created, scratch_topic
+from duewheel.doctor.scratch import not_created, not_deleted, scratch_topic
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import capture_errors
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
-_DATA_DIRECTORY, _HOST = _OF_THIS_HOST = ("data directory", "host")  # they do not ask Kafka
+# They do not ask Kafka.
+_DATA_DIRECTORY, _HOST, _REGISTRY = _WITHOUT_KAFKA = ("data directory", "host", "registry")
 Begun = Callable[[str, int], None]  # called for each part: its name, and the number of parts
 
 
@@ -47,6 +49,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
         parts: dict[str, Callable[[Cluster], Findings]] = {
             _DATA_DIRECTORY: lambda cluster: data_directory.examine(cluster.settings),
             _HOST: lambda cluster: host.examine(cluster.settings),
+            _REGISTRY: lambda cluster: registry.examine(cluster.settings),
             "bootstrap servers": bootstrap.examine,
             "brokers": brokers.examine,
             # Before the topics: the first transaction makes Kafka create its own topics.
@@ -82,7 +85,7 @@ def guarded(name: str, cluster: Cluster, part: Callable[[Cluster], Findings]) ->
         yield check.error(str(error), f"check the rights of user {os.geteuid()} on this host")
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
         remedy = "a defect of duewheel"
-        if name not in _OF_THIS_HOST:
+        if name not in _WITHOUT_KAFKA:
             remedy += ", or an answer that no Apache Kafka "
             remedy += f"from {OLDEST_KAFKA} on gives: check its version"
         yield check.error(cluster.clients.explain(error), remedy)
@@ -97,3 +100,5 @@ def _on_scratch_topic(cluster: Cluster) -> Findings:
             return
         yield from trial.examine(cluster, scratch)
         yield from clocks.examine(cluster, scratch)
+    for why in scratch.stays:
+        yield not_deleted(cluster, why)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import resource
 import struct
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import psutil
 
@@ -19,6 +21,12 @@ from duewheel.java.find import find_java
 _OPEN_FILES = 4_096
 _JVM_BESIDE_HEAP = 1.3  # bytes of memory that a JVM takes per byte of its heap
 _TASKS_BYTES = 800 << 20  # the Python processes that plan and read took so much on two processors
+_CGROUP = Path("/sys/fs/cgroup")  # of the container, if this is one
+# Limit and use in bytes: of version 2, and of version 1. memory.stat is beside both.
+_LIMITS = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
 # The kernel's adjtimex: its return values without a kept clock, and the first fields of
 # `struct timex`: modes, offset, freq, maxerror (µs), esterror, status.
 _UNREPORTED, _UNSYNCHRONISED = -1, 5
@@ -45,7 +53,19 @@ def _check_open_files() -> DoctorFinding:
 
 def _check_memory(settings: Settings) -> DoctorFinding:
     spark = int(settings.ingest.driver_memory_bytes * _JVM_BESIDE_HEAP) + _TASKS_BYTES
-    return check_memory(psutil.virtual_memory().available, spark, settings.dequeue.read_ahead_bytes)
+    return check_memory(available_bytes(_CGROUP), spark, settings.dequeue.read_ahead_bytes)
+
+
+def available_bytes(cgroup: Path) -> int:
+    """Returns the memory of the host, or of the container if that is less."""
+    available = psutil.virtual_memory().available
+    for limit, used in _LIMITS:
+        path = cgroup / limit
+        with suppress(OSError, ValueError):  # there is none, or it is `max`
+            left = int(path.read_text()) - int((cgroup / used).read_text())
+            stat = dict(map(str.split, path.with_name("memory.stat").read_text().splitlines()))
+            available = min(available, left + int(stat["inactive_file"]))  # page cache to drop
+    return available
 
 
 def check_memory(available: int, spark: int, cache: int) -> DoctorFinding:

@@ -27,7 +27,7 @@ class Remedies(NamedTuple):
         ids = f"--transactional-id {app_id}. --resource-pattern-type prefixed"
         return self.acl(["WRITE", "DESCRIBE"], ids)
 
-    def topic(self, action: Literal["alter", "create", "describe"], topic: str) -> str:
+    def topic(self, action: Literal["alter", "create", "delete", "describe"], topic: str) -> str:
         """Acts on a topic; settings may follow."""
         return f"kafka-topics.sh --bootstrap-server {self.address} --{action} --topic {topic}"
 

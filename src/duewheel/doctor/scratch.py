@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from duewheel.api.examination import DoctorFinding
 from duewheel.config.settings import Settings
@@ -35,11 +35,16 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class ScratchTopic:
-    """The topic with its partitions, and the ids of all brokers."""
+    """The topic with its partitions, and the ids of all brokers.
+
+    Attributes:
+        stays: after the with block, why it could not be deleted.
+    """
 
     topic: str
     partitions: Sequence[Partition]
     brokers: Sequence[int]
+    stays: list[str] = field(default_factory=list)
 
 
 def name_of(settings: Settings) -> str:
@@ -59,16 +64,26 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic]:
     with KafkaAdmin(settings.kafka.client_options("admin"), call_s) as admin:
         existed = name in admin.partition_counts([name])
         brokers = [broker for broker, _, _ in admin.call("list brokers", advertised_brokers)]
-        if not existed:
-            admin.create([TopicPlan(name, _SETTINGS, max(1, len(brokers)))])
+        stays = list[str]()
         try:
-            yield ScratchTopic(name, admin.existing([name])[name].partitions, brokers)
+            if not existed:
+                admin.create([TopicPlan(name, _SETTINGS, max(1, len(brokers)))])
+            yield ScratchTopic(name, admin.existing([name])[name].partitions, brokers, stays)
         finally:
             with contextlib.suppress(DuewheelError):
                 admin.call("delete the trial's group", lambda client: client.delete_groups([name]))
             if not existed:
-                with contextlib.suppress(DuewheelError):
+                try:
                     admin.delete_topics([name])
+                except DuewheelError as error:
+                    stays.append(str(error))
+
+
+def not_deleted(cluster: Cluster, why: str) -> DoctorFinding:
+    """The finding of a topic that stays."""
+    name = name_of(cluster.settings)
+    remedy = cluster.remedies.topic("delete", name)
+    return Check("scratch_topic", f"topic {name}").warning(f"it stays: {why}", remedy)
 
 
 def not_created(cluster: Cluster, refusal: ConfigError) -> DoctorFinding:

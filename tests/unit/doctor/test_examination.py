@@ -57,7 +57,7 @@ def test_without_a_server_the_examination_ends_with_the_reason(
     away = settings.model_copy(update={"kafka": servers})
     begun: list[str] = []
     found = list(examination.examine(away, SystemClock(), lambda part, _: begun.append(part)))
-    assert begun == ["data directory", "host", "bootstrap servers"]
+    assert begun == ["data directory", "host", "registry", "bootstrap servers"]
     assert (found[-1].code, found[-1].severity) == (UNREACHABLE, "error")
     assert UNREACHABLE not in {finding.code for finding in found[:-1]}
     (failed,) = [finding for finding in found if finding.code == "not_examined"]
