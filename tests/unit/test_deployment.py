@@ -122,9 +122,11 @@ def test_prometheus_scrapes_both_processes_under_the_name_that_alerts_expect() -
     ports = [environment[f"DUEWHEEL_METRICS__{name}_PORT"] for name in ("INGEST", "DEQUEUE")]
     assert targets["targets"] == [f"duewheel:{port}" for port in ports]
     assert environment["DUEWHEEL_METRICS__HOST"] == "0.0.0.0"
-    (found,), (labelled, addressed) = beside["dns_sd_configs"], beside["relabel_configs"]
-    assert (found["names"], addressed["replacement"]) == (["serve"], f"serve:{found['port']}")
-    assert labelled == {"target_label": "shard", "replacement": "0"}
+    (found,) = beside["dns_sd_configs"]
+    labels = {each["target_label"]: each["replacement"] for each in beside["relabel_configs"]}
+    address = labels.pop("__address__")
+    assert (found["names"], address) == (["serve"], f"serve:{found['port']}")
+    assert labels == {"shard": "0", "job": job["job_name"], "endpoint": "http"}
 
 
 def test_the_connections_have_every_port_of_metrics_and_a_first_shard_opens_its_own() -> None:

@@ -28,11 +28,22 @@ DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "duewheel.json").re
 ALERTS: list[dict[str, Any]] = [
     rule for group in YAML(typ="safe").load(ALERTS_FILE)["groups"] for rule in group["rules"]
 ]
+# Of a release: in the place of what Helm writes there is a 1.
+RELEASE_RULES = re.sub(
+    r"\{\{.*?\}\}",
+    "1",
+    (DEPLOY / "chart" / "templates" / "prometheusrule.yaml")
+    .read_text("utf-8")
+    .partition('{{- define "duewheel.release-rules" }}\n')[2]
+    .partition("{{- end }}")[0],
+)
+(OF_RELEASE,) = YAML(typ="safe").load(RELEASE_RULES)
+ALERTS[1:1] = OF_RELEASE["rules"]
 # Of each target, by Prometheus itself and by the scrape's configuration.
-TARGET_LABELS = {"job", "instance", "shard"}
+TARGET_LABELS = {"namespace", "job", "instance", "endpoint", "shard"}
 # Metrics that duewheel does not make: of the scrape, and of Prometheus' client.
 FOREIGN = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"}
-GRAFANA = {"$__rate_interval": "1m", "$shard": "0"}
+GRAFANA = {"$__rate_interval": "1m", "$namespace": "prod", "$job": "duewheel", "$shard": "0"}
 
 
 MADE = [*runpy.run_path(str(ROOT / "scripts" / "reference.py"))["families"]()]
@@ -122,7 +133,7 @@ def test_a_sum_counts_an_owner_and_its_standby_once(expression: str) -> None:
         summed = total.expr.prettify()
         families = [str(each.name) for each in selectors(summed)]
         for largest in aggregates(summed, "max"):
-            if largest.modifier and largest.modifier.labels[:1] == ["shard"]:
+            if largest.modifier and "shard" in largest.modifier.labels:
                 for each in selectors(largest.prettify()):
                     families.remove(str(each.name))
         assert not SHARED.intersection(families), "max by (shard, …) first"
@@ -159,6 +170,39 @@ def test_an_alert_says_what_it_means_and_where_to_read_on(alert: dict[str, Any])
     assert notes["summary"].count("{{") == notes["summary"].count("}}")
 
 
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
+def test_alerts_of_two_releases_do_not_merge(alert: dict[str, Any]) -> None:
+    """Two apps may have one Prometheus, and each its shard 0."""
+    apart = {"namespace", "job"}
+    for node in nodes(alert["expr"]):
+        if isinstance(node, promql_parser.AggregateExpr):
+            grouped = set(node.modifier.labels) if node.modifier else set()
+            selected = [
+                {each.name for each in one.matchers.matchers}
+                for one in selectors(node.expr.prettify())
+            ]
+            assert all(apart <= grouped | names for names in selected), node.prettify()
+
+
+def test_the_end_of_serve_alone_is_not_critical() -> None:
+    """Timers are delivered without it."""
+    of_serve = {
+        alert["alert"]: {
+            str(each.op) for each in selector.matchers.matchers if each.name == "endpoint"
+        }
+        for alert in ALERTS
+        for selector in selectors(alert["expr"])
+        if selector.name == "up"
+    }
+    assert of_serve == {
+        "DuewheelDown": {"MatchOp.NotEqual"},
+        "DuewheelShardMissing": {"MatchOp.NotEqual"},
+        "DuewheelServeDown": {"MatchOp.Equal"},
+    }
+    severities = {alert["alert"]: alert["labels"]["severity"] for alert in ALERTS}
+    assert severities["DuewheelServeDown"] == "warning"
+
+
 def test_the_runbook_has_all_alerts_in_their_order() -> None:
     text = RUNBOOK.read_text("utf-8")
     assert re.findall(r"^### (Duewheel\w+)$", text, re.MULTILINE) == [a["alert"] for a in ALERTS]
@@ -183,12 +227,21 @@ def test_the_dashboard_can_be_loaded_as_it_is() -> None:
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids)) > 30
     assert DASHBOARD["uid"] == "duewheel"
-    assert [each["name"] for each in DASHBOARD["templating"]["list"]] == ["datasource", "shard"]
+    variables = [each["name"] for each in DASHBOARD["templating"]["list"]]
+    assert variables == ["datasource", "namespace", "job", "shard"]
     titles = [panel["title"] for panel in DASHBOARD["panels"]]
     assert len(titles) == len(set(titles))
     for panel in panels():
         assert panel["datasource"]["uid"] == "${datasource}", "no data source of another Grafana"
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+
+
+def test_a_panel_shows_the_release_that_is_chosen() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            for selector in selectors(target["expr"]):
+                named = {matcher.name for matcher in selector.matchers.matchers}
+                assert {"namespace", "job", "shard"} <= named, panel["title"]
 
 
 def test_panels_do_not_overlap() -> None:
