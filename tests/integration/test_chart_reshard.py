@@ -47,8 +47,8 @@ class Pods:
         """What `helm upgrade --set shards=…` applies."""
         ingest, dequeue = self._ports
         values = (f"metrics.ingestPort={ingest}", f"metrics.dequeuePort={dequeue}")
-        tasks = "ingest.tasks=1"
-        return rendered(f"shards={shards}", *values, tasks, config=self._config)
+        rest = ("ingest.tasks=1", "init.enabled=true")
+        return rendered(f"shards={shards}", *values, *rest, config=self._config)
 
     def start(
         self, manifests: Manifests, workload: str, name: str, index: int = 0

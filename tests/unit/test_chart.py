@@ -85,12 +85,44 @@ def test_the_schema_has_the_values_and_no_others() -> None:
         {"shards": "3"},
         {"resources": {"limts": {"memory": "4Gi"}}},
         {"storage": {**VALUES["storage"], "accessModes": ["ReadWriteMany"]}},
+        {"storage": {**VALUES["storage"], "size": "..."}},
+        {"storage": {**VALUES["storage"], "size": "20"}},
+        {"storage": {**VALUES["storage"], "storageClassName": ""}},
         {"page": {**VALUES["page"], "readToken": "secret"}},
+        {"page": {**VALUES["page"], "readToken": {"secret": "readers", "key": ""}}},
+        {"config": " \n"},
+        {"image": {**VALUES["image"], "digest": "sha256:ab"}},
+        {"podDisruptionBudget": {"enabled": True, "maxUnavailable": "never"}},
+        {"podDisruptionBudget": {"enabled": True, "maxUnavailable": 0}},
+        {"podDisruptionBudget": {"enabled": True, "maxUnavailable": "0%"}},
+        {"environment": [{"name": "", "value": "1"}]},
+        {"environment": [{"name": "DUEWHEEL_SHARD__COUNT", "value": "2"}]},
+        {"volumes": [{"emptyDir": {}}]},
+        {"networkPolicy": {"enabled": True, "from": [{}]}},
     ],
 )
 def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**VALUES, **wrong}, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {"image": {**VALUES["image"], "digest": "sha256:" + 64 * "0"}},
+        {"storage": {**VALUES["storage"], "size": "0.5Ti"}},
+        {"podDisruptionBudget": {"enabled": True, "maxUnavailable": "50%"}},
+        {"environment": [{"name": "DUEWHEEL_TIMER__MARGIN", "value": "2s"}]},
+    ],
+)
+def test_right_values_are_taken(right: dict[str, Any]) -> None:
+    jsonschema.validate({**VALUES, **right}, SCHEMA)
+
+
+def test_the_variables_of_the_chart_are_not_given_twice() -> None:
+    """Kubernetes takes the last one, or refuses both."""
+    names = SCHEMA["properties"]["environment"]["items"]["properties"]["name"]["not"]["enum"]
+    assert names == sorted(re.findall(r"- name: (DUEWHEEL_\w+)", TEMPLATES["_helpers.tpl"]))
 
 
 def test_delimiters_are_balanced() -> None:
@@ -104,9 +136,10 @@ def test_settings_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for variable in [name for name in os.environ if name.startswith("DUEWHEEL_")]:
         monkeypatch.delenv(variable)
     given = re.findall(
-        r"- name: (DUEWHEEL_\w+)\n *value(?:From:\n *)?:?(.*)\n", TEMPLATES["_helpers.tpl"]
+        r"- name: (DUEWHEEL_\w+)\n *value(?:From:\n *fieldRef|From:\n.*\n.*\n *key)?:(.*)\n",
+        TEMPLATES["_helpers.tpl"],
     )
-    names = {"fieldRef": "1", "configMapKeyRef": "3", "ingestPort": "9464", "dequeuePort": "9465"}
+    names = {"shards": "3", "ingestPort": "9464", "dequeuePort": "9465"}
     names |= {"tasks": "local[2]", "page.port": "8466", "openReads": "false"}
     names |= {"servers": "http://a:1"}
     for name, value in given:
@@ -123,6 +156,7 @@ def test_settings_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert (found.serve.host, found.serve.port) == ("0.0.0.0", VALUES["page"]["port"])
     assert found.serve.token_file and found.serve.read_token_file
     assert "shards: {{ .Values.shards | quote }}" in TEMPLATES["configmap.yaml"]
+    assert 'servers: {{ include "duewheel.servers" . | quote }}' in TEMPLATES["configmap.yaml"]
     assert len(given) == 15
 
 

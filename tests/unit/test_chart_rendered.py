@@ -36,9 +36,10 @@ ALL = [
     "metrics.rules.enabled=true",
     "metrics.rules.runbookBase=https://docs.example/",
     "metrics.dashboard.enabled=true",
+    "init.enabled=true",
     "init.partitions=6",
     "shards=3",
-    "image.digest=sha256:0",
+    f"image.digest=sha256:{64 * '0'}",
     "environment[0].name=DUEWHEEL_KAFKA__CLIENT__SASL_PLAIN_PASSWORD",
     "environment[0].valueFrom.secretKeyRef.name=kafka",
     "environment[0].valueFrom.secretKeyRef.key=password",
@@ -118,7 +119,7 @@ def test_a_pod_is_a_shard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     (init,) = pod(manifests)["initContainers"]
     assert init["args"] == ["init", "--partitions=6"]
     assert init["env"] == container["env"]
-    assert container["image"] == "duewheel@sha256:0"
+    assert container["image"] == f"duewheel@sha256:{64 * '0'}"
 
 
 def test_the_page_is_beside_its_shard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -162,6 +163,9 @@ def test_a_page_without_changes_has_the_volume_read_only() -> None:
     [
         ("page.enabled=true", "page.readToken.secret"),
         ("networkPolicy.enabled=true", "networkPolicy.from"),
+        ("metrics.dequeuePort=9464", "metrics.dequeuePort"),
+        ("page.enabled=true,page.openReads=true,page.port=9465", "page.port"),
+        ("page.enabled=true,page.openReads=true,config=serve.tls_cert_file", "tls_cert_file"),
         ("shardz=3", "shardz"),
         ("resources.limts.memory=4Gi", "limts"),
     ],
@@ -224,6 +228,7 @@ def test_an_upgrade_reshards_first_and_stops_at_a_refusal() -> None:
     variables = environment(manifests, container, 0)
     assert variables["DUEWHEEL_KAFKA__CLIENT__SASL_PLAIN_PASSWORD"] == "secret"
     assert not [name for name in variables if "SHARD" in name]
+    assert job["spec"]["activeDeadlineSeconds"] < 300, "for which Helm waits"
     (rule,) = job["spec"]["podFailurePolicy"]["rules"]
     assert rule["onExitCodes"]["values"] == [ConfigError.exit_code, RecoveryRefused.exit_code]
     assert rule["onExitCodes"]["containerName"] == container["name"]
@@ -235,8 +240,15 @@ def test_an_upgrade_reshards_first_and_stops_at_a_refusal() -> None:
 
 def test_another_number_of_shards_leaves_the_pods_as_they_are() -> None:
     """They read it when their containers start again, all at once."""
-    two, three = (rendered(f"shards={number}") for number in (2, 3))
-    assert pod(two) == pod(three)
+    page = ("page.enabled=true", "page.openReads=true")
+    one, two, three = (rendered(f"shards={number}", *page) for number in (1, 2, 3))
+    assert pod(one) == pod(two) == pod(three)
+    (shards,) = (
+        each for each in containers(one)["serve"]["env"] if "SERVE__SHARDS" in each["name"]
+    )
+    key = shards["valueFrom"]["configMapKeyRef"]["key"]
+    assert key not in one["ConfigMap/orders-duewheel"]["data"]
+    assert two["ConfigMap/orders-duewheel"]["data"][key].count("http://") == 2
 
 
 def test_the_service_selects_the_pods() -> None:
@@ -255,8 +267,15 @@ def test_alerts_and_dashboard_are_those_of_the_repository() -> None:
     manifests = rendered(*ALL)
     alerts = (ROOT / "deploy/prometheus/alerts.yml").read_text("utf-8")
     at_home = alerts.replace("runbook: docs/", "runbook_url: https://docs.example/")
-    expected = YAML(typ="safe").load(at_home)
-    assert manifests["PrometheusRule/orders-duewheel"]["spec"] == expected
+    expected = YAML(typ="safe").load(at_home)["groups"]
+    *groups, of_release = manifests["PrometheusRule/orders-duewheel"]["spec"]["groups"]
+    assert groups == expected
+    (missing,) = of_release["rules"]
+    assert missing["expr"].strip().endswith("< 3")
+    service = manifests["Service/orders-duewheel"]["metadata"]
+    assert missing["labels"]["job"] == service["name"]
+    assert missing["annotations"]["runbook_url"].startswith("https://docs.example/alerts.md#")
+    assert "jobLabel" not in manifests["ServiceMonitor/orders-duewheel"]["spec"], "it is the name"
     dashboard = manifests["ConfigMap/orders-duewheel-dashboard"]["data"]["duewheel.json"]
     beside = ROOT / "deploy/grafana/duewheel.json"
     assert json.loads(dashboard) == json.loads(beside.read_text("utf-8"))

@@ -1,8 +1,9 @@
+{{/* It has `duewheel`, as the alerts need of a job. */}}
 {{- define "duewheel.name" -}}
 {{- if contains "duewheel" .Release.Name -}}
 {{ .Release.Name | trunc 52 | trimSuffix "-" }}
 {{- else -}}
-{{ printf "%s-duewheel" .Release.Name | trunc 52 | trimSuffix "-" }}
+{{ .Release.Name | trunc 43 | trimSuffix "-" }}-duewheel
 {{- end -}}
 {{- end -}}
 
@@ -129,6 +130,9 @@ env:
 {{- if not (or .Values.page.readToken.secret .Values.page.openReads) }}
 {{- fail "page.readToken.secret: name a Secret, or set page.openReads where a network policy decides who may read" }}
 {{- end -}}
+{{- if regexMatch `(?m)^[^#\n]*(tls_(cert|key)_file|SERVE__TLS_)` (printf "%s\n%s" .Values.config (toYaml .Values.environment)) }}
+{{- fail "serve.tls_cert_file: the probe and the other pods use HTTP; let a proxy in front of the pods have the certificate" }}
+{{- end -}}
 args: [serve]
 env:
   {{- include "duewheel.environment" . | nindent 2 }}
@@ -138,10 +142,13 @@ env:
     value: {{ .Values.page.port | quote }}
   - name: DUEWHEEL_SERVE__OPEN_READS
     value: {{ .Values.page.openReads | quote }}
-  {{- if gt (int .Values.shards) 1 }}
+  # Not by value: another number of shards would start all pods again, one after the other.
   - name: DUEWHEEL_SERVE__SHARDS
-    value: {{ include "duewheel.servers" . | quote }}
-  {{- end }}
+    valueFrom:
+      configMapKeyRef:
+        name: {{ include "duewheel.name" . }}
+        key: servers
+        optional: true
   {{- if .Values.page.readToken.secret }}
   - name: DUEWHEEL_SERVE__READ_TOKEN_FILE
     value: /run/secrets/duewheel/read/token
