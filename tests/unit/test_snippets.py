@@ -50,7 +50,7 @@ CLIENTS = {
 TEST = re.compile(r"^def test_", re.MULTILINE)
 REQUEST_NAMES = REQUEST.keys() | set[str]().union(*DROP_IN.values())
 # "": drawings; integration/relay/test_relay.py runs those in SQL, test_mirror.py MirrorMaker's
-LANGUAGES = {"toml", "python", "sh", "json", "promql", "sql", "properties", *CLIENTS, ""}
+LANGUAGES = {"toml", "python", "sh", "json", "promql", "sql", "properties", "ini", *CLIENTS, ""}
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,18 @@ def test_settings_load(snippet: Snippet) -> None:
 def test_a_wrong_key_would_be_noticed() -> None:
     with pytest.raises(ConfigError, match="no such key"):
         loads("[dequeue]\nhot_slots = 'spread'\n")
+
+
+@of("ini")
+@pytest.mark.usefixtures("clean_surroundings")
+def test_a_drop_in_of_systemd_has_known_settings(
+    snippet: Snippet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = " ".join(re.findall(r"^Environment=(.*)$", snippet.text, re.MULTILINE)).split()
+    assert pairs
+    for name, value in (pair.split("=", 1) for pair in pairs):
+        monkeypatch.setenv(name, value)
+    loads("")
 
 
 @of("json")
