@@ -16,6 +16,7 @@ DuewheelError                     1  findings, or any error without a code of it
 ├── Fenced                        4  another instance owns the shard: this one must stop for good
 ├── RecoveryRefused               5  files and Kafka disagree: an operator must decide
 ├── Unreadable                    1  a command cannot read the data directory
+│   └── Reassigned                1  its partitions were assigned to other shards: start the shard
 ├── CorruptFile                   5  bytes on disk fail their check: `duewheel check` lists them
 ├── BatchTooLarge                 1  a batch exceeds the memory: the next start takes a smaller one
 ├── SparkUnavailable              1  the cluster has no master or no executor for ingest (retriable)
@@ -134,6 +135,10 @@ class RecoveryRefused(DuewheelError):
 
 class Unreadable(DuewheelError):
     """The data directory is damaged, not of these settings, or not for this user."""
+
+
+class Reassigned(Unreadable):
+    """The files are of an earlier assignment of partitions: their timers are other shards'."""
 
 
 class CorruptFile(DuewheelError):

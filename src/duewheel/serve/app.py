@@ -51,7 +51,10 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         Worker("pending-counts", lambda: _warm(view)).start()
+        assignment = app.state.service.assignment
+        assignment.start()
         yield
+        assignment.stop()
         writer.close()
         view.close()
 

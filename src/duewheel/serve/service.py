@@ -37,6 +37,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile, RecoveryPending, Unacknowledged
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.files import files_identity
+from duewheel.ops.shard.assignment import AssignmentWatch
 from duewheel.ops.shard.local_readiness import not_ready_reasons
 from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.serve.file_probe import FileProbe
@@ -74,6 +75,7 @@ class Service:
     ) -> None:
         self.settings, self.clock, self.view = settings, clock, view
         self.metrics = metrics
+        self.assignment = files = AssignmentWatch(settings)
         self.not_ready = FileProbe(partial(not_ready_reasons, settings, clock))
         self._stop = stop = asyncio.Event()
         self.waits = Waits(stop)
@@ -81,19 +83,19 @@ class Service:
         reads, changes = CapacityLimiter(READS_MAX), CapacityLimiter(KAFKA_MAX)
         many = CHANGES_WAITING_MAX
         # Reads of the shard's files; and by calls that say themselves why there is nothing to read.
-        self.read = Lane(settings, never, settings, reads, needs_files=True)
-        self.peek = replace(self.read, needs_files=False)
+        self.read = Lane(settings, never, settings, reads, files)
+        self.peek = replace(self.read, files=None)
         # Reads of them for seconds: reads and changes must not wait for these.
         self.search = replace(self.read, stop=stop, limiter=CapacityLimiter(SEARCHES_MAX))
         # Counts of all pending timers: each continues the last one, and the first takes seconds.
-        self.count = Lane(settings, never, view, CapacityLimiter(1), needs_files=True)
+        self.count = Lane(settings, never, view, CapacityLimiter(1), files)
         # Reads of the other shards' servers, for seconds if one is absent.
         self.ask_servers = Lane(settings, stop, settings, CapacityLimiter(SERVER_READS_MAX))
         # Reads from Kafka: changes must not wait for them.
         self.read_kafka = Lane(settings, stop, settings, CapacityLimiter(KAFKA_READS_MAX))
         # Records in timer topics; and after a look at the shard's files.
         self.write = Lane(settings, stop, writer, changes, writes=True, waiting_max=many)
-        self.write_pending = replace(self.write, needs_files=True)
+        self.write_pending = replace(self.write, files=files)
         # Records of changes: apart from these, and a stop waits for them. Those of the outcome are
         # few enough: their changes have begun.
         recorder, apart = RecordWriter(writer), CapacityLimiter(KAFKA_MAX)
@@ -119,7 +121,7 @@ class Lane(Generic[S]):
     Attributes:
         stop: ends the waits for them.
         writes: whether a call whose wait has ended may have written.
-        needs_files: looks at the shard's files first.
+        files: looks at the shard's files first, which must be of the present assignment.
         waiting_max: further requests are refused: those for one lane must not take the room of
             all others in the gate (gate.py).
     """
@@ -128,8 +130,8 @@ class Lane(Generic[S]):
     stop: asyncio.Event
     first: S
     limiter: CapacityLimiter
+    files: AssignmentWatch | None = None
     writes: bool = False
-    needs_files: bool = False
     waiting_max: int = WAITING_MAX
 
     async def __call__(
@@ -143,8 +145,11 @@ class Lane(Generic[S]):
             Unacknowledged: the server stops, and the call may have written.
             NoDataDirectory: it needs files, and there are none yet.
             Unreadable: they are not of these settings, or not for this user.
+            Reassigned: their partitions are other shards'.
             RecoveryPending: they may be cut at any moment.
         """
+        if self.files is not None:
+            self.files.require()
         made = partial(call, self.first, *args, **named)
         waiting = self.limiter.statistics().tasks_waiting
         if waiting >= self.waiting_max:
@@ -152,7 +157,7 @@ class Lane(Generic[S]):
         async with self.limiter:
             if self.stop.is_set():
                 raise Stopping("the server stops: nothing was written")
-            checked = _checked(self.settings, made) if self.needs_files else made
+            checked = _checked(self.settings, made) if self.files is not None else made
             result = asyncio.wrap_future(beside("call", checked))
             stop = asyncio.ensure_future(self.stop.wait())
             either: set[asyncio.Future[Any]] = {result, stop}

@@ -90,7 +90,7 @@ async def show_lateness(service: Shared) -> Lateness:
 async def show_fleet(service: Shared, request: Request) -> Fleet:
     """The shards of the app side by side: those of the servers that `serve.shards` names."""
     token = request.headers.get("Authorization")
-    return await service.ask_servers(read_fleet, service.clock, token)
+    return await service.ask_servers(read_fleet, service.clock, service.assignment, token)
 
 
 @changing.post(f"/pause/{{kind}}/{NAME}", operation_id="pause_selection")
@@ -114,6 +114,7 @@ async def resume_one(change: Changing, selection: OwnSelection) -> PausedSelecti
 @recorded
 async def pause(change: Changing, process: Process) -> Paused:
     """Pauses ingest or dequeue, over restarts, too."""
+    change.service.assignment.require()
     return await change.service.write_file(set_paused, process, on=True)
 
 

@@ -24,6 +24,7 @@ from duewheel.api.fleet import Fleet, FleetMember, FleetShard
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
+from duewheel.ops.shard.assignment import AssignmentWatch
 from duewheel.ops.shard.status import read_status
 from duewheel.threads import beside
 
@@ -35,7 +36,9 @@ class _Unanswered(DuewheelError):
     """The message says why there is no status."""
 
 
-def read_fleet(settings: Settings, clock: Clock, authorization: str | None) -> Fleet:
+def read_fleet(
+    settings: Settings, clock: Clock, assignment: AssignmentWatch, authorization: str | None
+) -> Fleet:
     """Asks each server for its shard; without `serve.shards` there is this shard alone.
 
     Args:
@@ -44,7 +47,7 @@ def read_fleet(settings: Settings, clock: Clock, authorization: str | None) -> F
     if settings.serve.shards:
         members = _answers([_ShardServer(url, authorization) for url in settings.serve.shards])
     else:
-        members = [_member(None, partial(_own_shard, settings, clock))]
+        members = [_member(None, partial(_own_shard, settings, clock, assignment))]
     answered = [member.status for member in members if member.status is not None]
     owned = {status.shard for status in answered if status.role == "owner"}
     count = settings.shard.count
@@ -76,7 +79,8 @@ def _member(url: str | None, read: Callable[[], FleetShard]) -> FleetMember:
     return FleetMember(url=url, status=None, error=reason)
 
 
-def _own_shard(settings: Settings, clock: Clock) -> FleetShard:
+def _own_shard(settings: Settings, clock: Clock, assignment: AssignmentWatch) -> FleetShard:
+    assignment.require()
     status = read_status(settings, clock)
     return FleetShard(
         shard=status.shard,

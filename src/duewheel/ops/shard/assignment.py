@@ -1,0 +1,93 @@
+"""Whether the shard's files on this host are of the present assignment of partitions.
+
+After `duewheel reshard` the files of a removed shard, and those of any shard until its next start,
+have timers that are other shards' by now. The progress in Kafka shows that. A thread reads it, so
+that no read of files waits for Kafka; while Kafka does not answer, the last read counts.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+
+import structlog
+
+from duewheel import factory
+from duewheel.checkpoints.ownership import require_not_sealed
+from duewheel.checkpoints.progress import Progress
+from duewheel.config.settings import Settings
+from duewheel.errors import DuewheelError, Reassigned, RecoveryRefused
+from duewheel.ops.files import open_state
+from duewheel.threads import Worker
+
+_INTERVAL_S = 2.0
+_AGAIN_S = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+class AssignmentWatch:
+    """See the module's head. `require` may be called by any thread."""
+
+    _thread: Worker
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing runs before `start`."""
+        self._settings = settings
+        self._reason = ""
+
+    def start(self) -> None:
+        """Begins to read; may be called again after `stop`."""
+        self._thread = Worker("assignment watch", self._run, again_after_s=_AGAIN_S)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Reads no more. The thread, which may be in a call of Kafka, is not waited for."""
+        self._thread.ending.set()
+
+    def require(self) -> None:
+        """Refuses files of another assignment.
+
+        Raises:
+            Reassigned: with the reason.
+        """
+        if self._reason:
+            raise Reassigned(self._reason)
+
+    def _run(self) -> None:
+        ending, error_before = self._thread.ending, ""
+        with closing(
+            factory.progress_reader(self._settings, factory.StoppableClock(ending))
+        ) as reader:
+            while not ending.wait(_INTERVAL_S):
+                try:
+                    seen = reader.newest()
+                    self._note("" if seen is None else _outdated(self._settings, seen.progress))
+                    error_before = ""
+                except DuewheelError as error:
+                    if str(error) != error_before and not ending.is_set():
+                        error_before = str(error)
+                        log.warning("the shard's progress cannot be read", reason=error_before)
+
+    def _note(self, reason: str) -> None:
+        if reason and reason != self._reason:
+            log.warning("the files are not served", reason=reason)
+        self._reason = reason
+
+
+def _outdated(settings: Settings, progress: Progress) -> str:
+    """Why the files are of an earlier assignment than the progress; empty if they are not. Those of
+    a sealed shard that is not removed are the present ones until its partitions are reassigned.
+    """
+    if not progress.partitions:
+        try:
+            require_not_sealed(progress)
+        except RecoveryRefused as removed:
+            return str(removed)
+    with suppress(DuewheelError), open_state(settings) as state:  # reads have the reason
+        mirror = state.mirror()
+        if mirror is not None and mirror.progress.assignment_epoch < progress.assignment_epoch:
+            return (
+                "the files are of an earlier assignment of partitions: the next start of shard "
+                f"{progress.shard} of {progress.shards} replaces them"
+            )
+    return ""

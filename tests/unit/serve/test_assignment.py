@@ -1,0 +1,148 @@
+"""After a reshard the files of an earlier assignment are not served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from tests.harness.browser import listening
+from tests.harness.launcher import wait_until
+from tests.harness.local_world import NOW_MS
+from tests.harness.served import (
+    CHANGING,
+    COUNT,
+    TOKEN,
+    RecordingProducer,
+    bearer,
+    fill,
+    served,
+    settings_of,
+)
+
+from duewheel import factory
+from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.reshard_records import nothing, reassigned, sealed, unsealed
+from duewheel.checkpoints.state_file import State
+from duewheel.errors import KafkaUnavailable
+from duewheel.ops.shard import assignment
+from duewheel.serve.access import Access
+from duewheel.serve.app import make_app
+from duewheel.testing import ManualClock
+from duewheel.wheel.publisher_protocol import Seen
+
+FILTERED = {"filter": {"topic": "orders"}, "dry_run": True}
+
+
+@dataclass
+class NewestProgress:
+    """The progress of the shard in Kafka; None: Kafka does not answer."""
+
+    progress: Progress | None
+    reads: int = 0
+
+    def newest(self) -> Seen:
+        self.reads += 1
+        if self.progress is None:
+            raise KafkaUnavailable("no broker answers")
+        return Seen(self.progress, NOW_MS)
+
+    def close(self) -> None:
+        pass
+
+    def becomes(self, progress: Progress | None) -> None:
+        """Returns once it is read, and what follows from it is known."""
+        self.progress = progress
+        end = self.reads + 2
+        wait_until(lambda: self.reads >= end, "the progress is read")
+
+
+@pytest.fixture
+def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NewestProgress:
+    settings = settings_of(tmp_path)
+    fill(settings)
+    with State.open(settings.storage.data_dir) as state:
+        mirror = state.mirror()
+    assert mirror is not None
+    kafka = NewestProgress(mirror.progress)
+    monkeypatch.setattr(factory, "progress_reader", lambda *_: kafka)
+    monkeypatch.setattr(assignment, "_INTERVAL_S", 0.01)
+    return kafka
+
+
+@pytest.fixture
+def client(tmp_path: Path, kafka: NewestProgress) -> Iterator[TestClient]:
+    with served(settings_of(tmp_path), Access(CHANGING), RecordingProducer()) as client:
+        client.headers |= bearer(TOKEN)
+        yield client
+
+
+def removed(progress: Progress) -> Progress:
+    return nothing(progress, 0, 2, 1)
+
+
+def taken_by_others(progress: Progress) -> Progress:
+    (only,) = reassigned([sealed(progress, 1, 1)], 1, lambda: 2)
+    return only
+
+
+def undone(progress: Progress) -> Progress:
+    (only,) = unsealed([sealed(progress, 2, 1)], lambda: 2)
+    return only
+
+
+def of_files(client: TestClient) -> list[Any]:
+    reads = [client.get(f"/v1/{path}") for path in ("timers", "histogram", "stats", "status")]
+    paused = client.post("/v1/pause/dequeue")
+    return [*reads, client.post("/v1/cancel", json=FILTERED), paused]
+
+
+@pytest.mark.parametrize("after", [removed, taken_by_others, undone])
+def test_files_of_an_earlier_assignment_are_not_served(
+    client: TestClient, kafka: NewestProgress, after: Callable[[Progress], Progress]
+) -> None:
+    assert kafka.progress is not None
+    before = kafka.progress
+    kafka.becomes(after(before))
+    for response in of_files(client):
+        assert (response.status_code, response.json()["code"]) == (503, "resharded"), response.text
+    found = client.get("/v1/fleet").json()
+    assert (found["members"][0]["status"], found["absent"]) == (None, [0])
+    kafka.becomes(None)
+    assert client.get("/v1/stats").json()["code"] == "resharded", "Kafka's silence changes nothing"
+    kafka.becomes(before)
+    assert [response.status_code for response in of_files(client)] == [200] * 6
+
+
+def test_the_files_of_a_sealed_shard_are_its_own_until_it_is_reassigned(
+    client: TestClient, kafka: NewestProgress
+) -> None:
+    assert kafka.progress is not None
+    kafka.becomes(sealed(kafka.progress, 2, 1))
+    assert [response.status_code for response in of_files(client)] == [200] * 6
+
+
+def test_one_timer_is_cancelled_by_a_server_of_any_shard(
+    client: TestClient, kafka: NewestProgress
+) -> None:
+    (timer,) = client.get("/v1/timers", params={"limit": 1}).json()["timers"]
+    assert kafka.progress is not None
+    kafka.becomes(removed(kafka.progress))
+    assert client.delete(f"/v1/timers/{timer['handle']}").status_code == 200
+
+
+def test_the_fleet_does_not_count_a_removed_shard(tmp_path: Path, kafka: NewestProgress) -> None:
+    app = make_app(settings_of(tmp_path), ManualClock(NOW_MS), Access())
+    with listening(app) as address:
+        asking = settings_of(tmp_path / "asking", shards=(address.rstrip("/"),))
+        with served(asking) as client:
+            (member,) = client.get("/v1/fleet").json()["members"]
+            assert member["status"]["pending"] == 2 * COUNT
+            assert kafka.progress is not None
+            kafka.becomes(replace(removed(kafka.progress), sealed_for=2))
+            (member,) = client.get("/v1/fleet").json()["members"]
+    assert member["status"] is None
+    assert member["error"].startswith("503: there is no shard 0: `duewheel reshard` has made 2")
