@@ -480,8 +480,8 @@ class ServeSection(Section):
     show_bodies: bool = False
     """Whether a timer or a dead letter is shown with the value and the headers of its message."""
     hosts: Names = ()
-    """Names under which the API is reached, as in the header `Host`. By default the loopback names
-    if `host` is one, else any."""
+    """Names under which the API is reached, as in the header `Host`, beside those in `shards`. By
+    default the loopback names if `host` is one, else any."""
     shards: ServerUrls = ()
     """The addresses of `duewheel serve` of all shards, such as `https://timers-0:8466`: the page
     shows them side by side. Each gets the token of the request that asks."""

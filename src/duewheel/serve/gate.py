@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,9 +30,11 @@ _HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosni
 
 def hosts_of(serve: ServeSection) -> frozenset[str] | None:
     """Returns the names under which the server is reached; None: any."""
-    if serve.hosts:
-        return frozenset(name.lower() for name in serve.hosts) | _LOOPBACK
-    return _LOOPBACK | {serve.host.lower()} if serve.is_loopback else None
+    if not serve.hosts and not serve.is_loopback:
+        return None
+    own = serve.hosts or (serve.host,)
+    shards = (urlsplit(url).hostname or "" for url in serve.shards)
+    return _LOOPBACK.union(name.lower() for name in (*own, *shards))
 
 
 class Gate:

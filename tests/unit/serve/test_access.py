@@ -114,7 +114,12 @@ def test_names_can_be_configured(tmp_path: Path) -> None:
     with served(settings_of(tmp_path, hosts="timers.example")) as client:
         assert client.get("/livez", headers={"Host": "Timers.example:80"}).status_code == 200
         assert client.get("/livez", headers={"Host": "other.example"}).status_code == 421
-    anywhere = settings_of(tmp_path, host="0.0.0.0", open_reads=True)
+    shards = ("https://Timers-0:8466", "http://timers-1")
+    with served(settings_of(tmp_path, hosts="timers.example", shards=shards)) as client:
+        for host in ("timers-0:8466", "timers-1", "timers.example"):
+            assert client.get("/livez", headers={"Host": host}).status_code == 200
+        assert client.get("/livez", headers={"Host": "timers-2"}).status_code == 421
+    anywhere = settings_of(tmp_path, host="0.0.0.0", open_reads=True, shards=shards)
     with served(anywhere) as client:
         assert client.get("/livez", headers={"Host": "other.example"}).status_code == 200
 
