@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from duewheel.api.model import InstantMs, Result
-from duewheel.api.timers import TimerSummary
+from duewheel.api.timers import OfShard, TimerSummary
 from duewheel.schemas.header_names import Answer
 
 
@@ -42,7 +42,7 @@ class ReplacedPending(RescheduledTimer):
     former_due_ms: InstantMs | None = Field(description="due time of the pending one")
 
 
-class BulkCancelled(Result):
+class BulkCancelled(OfShard):
     """The counts of a bulk cancel; a dry run has written none."""
 
     dry_run: bool

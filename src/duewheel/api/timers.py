@@ -31,7 +31,14 @@ class TimerSummary(Result):
     handle: str | None = Field(description="names it in other requests; null for a dead letter")
 
 
-class TimerList(Result):
+class OfShard(Result):
+    """A result from the files of one shard: other shards have further timers."""
+
+    shard: int = Field(description="the shard that this is of")
+    shards: int = Field(description="the number of shards (shard.count)")
+
+
+class TimerList(OfShard):
     """A page of pending timers, in the order in which they leave."""
 
     timers: list[TimerSummary]
@@ -60,7 +67,7 @@ class HistogramRange(Result):
     counts: list[int]
 
 
-class PendingHistogram(Result):
+class PendingHistogram(OfShard):
     """Everything that is pending, by due time."""
 
     now_ms: InstantMs
@@ -115,6 +122,10 @@ class PendingStats(Result):
         Gauge("dequeue", "pending_beyond_ring"),
     )
     rolls: Rolls
+
+
+class StatsOfShard(OfShard, PendingStats):
+    """Counts of the pending timers of a shard, cancelled ones included."""
 
 
 class LevelCount(Result):

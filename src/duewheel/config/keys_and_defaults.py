@@ -424,6 +424,11 @@ class ShardSection(Section):
     has written nothing for this long by the brokers' clock. A live owner writes its progress every
     2 s."""
 
+    @property
+    def place(self) -> dict[str, int]:
+        """The fields of a result that name the shard (`OfShard` in api/timers.py)."""
+        return {"shard": self.index, "shards": self.count}
+
 
 class AuditSection(Section):
     """[audit]: the size of an audit, its thresholds, and how many remain."""
@@ -480,8 +485,8 @@ class ServeSection(Section):
     show_bodies: bool = False
     """Whether a timer or a dead letter is shown with the value and the headers of its message."""
     hosts: Names = ()
-    """Names under which the API is reached, as in the header `Host`, beside those in `shards`. By
-    default the loopback names if `host` is one, else any."""
+    """Names in the header `Host`, beside those in `shards`; by default the loopback names if `host`
+    is one, else any."""
     shards: ServerUrls = ()
     """The addresses of `duewheel serve` of all shards, such as `https://timers-0:8466`: the page
     shows them side by side. Each gets the token of the request that asks."""

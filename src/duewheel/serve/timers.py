@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from duewheel.api.requests import HistogramQuery, TimerQuery
-from duewheel.api.timers import PendingHistogram, PendingStats, TimerList, TimerWithMessage
+from duewheel.api.timers import PendingHistogram, StatsOfShard, TimerList, TimerWithMessage
 from duewheel.ops.timers import pending
 from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.serve.problems import Refused, documented
@@ -54,7 +54,7 @@ async def histogram(
 
 
 @reading.get("/stats", operation_id="stats", dependencies=OF_ALL)
-async def show_stats(service: Shared) -> PendingStats:
+async def show_stats(service: Shared) -> StatsOfShard:
     """Pending timers by target, level and time, as `duewheel stats`."""
     return await service.count(PendingView.stats)
 

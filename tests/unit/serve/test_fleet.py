@@ -17,7 +17,16 @@ import pytest
 from tests.harness.browser import listening
 from tests.harness.launcher import wait_until
 from tests.harness.local_world import NOW_MS
-from tests.harness.served import COUNT, READ_TOKEN, bearer, fill, served, settings_of
+from tests.harness.served import (
+    CHANGING,
+    COUNT,
+    READ_TOKEN,
+    TOKEN,
+    bearer,
+    fill,
+    served,
+    settings_of,
+)
 
 from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
@@ -78,6 +87,17 @@ def test_without_other_servers_it_is_this_shard(tmp_path: Path) -> None:
     assert (member["url"], member["error"]) == (None, None)
     assert (member["status"]["shard"], member["status"]["pending"]) == (0, 2 * COUNT)
     assert (found["shards"], found["absent"]) == (1, [])
+
+
+def test_an_answer_from_the_files_names_their_shard(tmp_path: Path) -> None:
+    settings = shard_of(tmp_path, count=3)
+    fill(settings)
+    counted = {"filter": {"topic": "orders"}, "dry_run": True}
+    with served(settings, Access(CHANGING)) as client:
+        answers = [client.get(f"/v1/{path}") for path in ("timers", "histogram", "stats")]
+        answers.append(client.post("/v1/cancel", json=counted, headers=bearer(TOKEN)))
+    for answer in answers:
+        assert (answer.json()["shard"], answer.json()["shards"]) == (0, 3), answer.text
 
 
 def test_a_shard_without_files_is_away(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from duewheel.api.changes import BulkCancelled
 from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary
 from duewheel.client import Answer, Cancel
+from duewheel.config.keys_and_defaults import ShardSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Conflict, DuewheelError, Unacknowledged
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, TimerWriter
@@ -32,10 +33,11 @@ SAMPLE = 10
 
 @dataclass(slots=True)
 class Matching:
-    """Timers to cancel: their timer topics and handles, summaries of the first ones, and how many
-    have no handle.
+    """Timers to cancel: their shard, their timer topics and handles, summaries of the first ones,
+    and how many have no handle.
     """
 
+    shard: ShardSection
     named: list[tuple[str, str]] = field(default_factory=list)
     sample: list[TimerSummary] = field(default_factory=list)
     unreachable: int = 0
@@ -57,6 +59,7 @@ class Matching:
     ) -> BulkCancelled:
         """Makes the result of a cancel of all of them, or of a dry run."""
         return BulkCancelled(
+            **self.shard.place,
             dry_run=dry_run,
             matched=len(self.named),
             unreachable=self.unreachable,
@@ -91,7 +94,7 @@ def find_matching(
         raise ConfigError("give a filter: without one every pending timer would be cancelled")
     chosen = replace(chosen, timer_topics=scope)
     end_s = time.monotonic() + within_s
-    matching = Matching()
+    matching = Matching(settings.shard)
     with open_files(settings) as directory:
         for chunk in list_chunks(directory, chosen, sys.maxsize):
             for timer in chunk.timers:

@@ -75,7 +75,7 @@ def page_of(
         chunks = list_chunks(directory, chosen, limit + 1)
         parts = (([summary_of(timer) for timer in each.timers], each.reached) for each in chunks)
         timers, following = page_of_parts(parts, limit, within_s, lambda row: row.page)
-    return TimerList(timers=timers, next=following)
+    return TimerList(**settings.shard.place, timers=timers, next=following)
 
 
 def by_handle(settings: Settings, handle: str, *, body: bool) -> TimerWithMessage | None:

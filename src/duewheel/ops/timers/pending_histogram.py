@@ -14,11 +14,12 @@ import numpy as np
 
 from duewheel.api.limits import BUCKETS_MAX
 from duewheel.api.requests import HistogramQuery
-from duewheel.api.timers import HistogramRange, PendingHistogram, PendingStats
+from duewheel.api.timers import HistogramRange, PendingHistogram, StatsOfShard
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.ops.files import files_identity, open_directory
+from duewheel.ops.timers.pending_stats import stats_of
 from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.inspect.pending_counts import PendingTimers
@@ -86,7 +87,7 @@ class PendingView:
         self._opened: tuple[str, int, int] | None = None  # of the open files
         self._sample: _Sample | None = None
 
-    def stats(self) -> PendingStats:
+    def stats(self) -> StatsOfShard:
         """Counts as `duewheel stats`.
 
         Raises:
@@ -95,7 +96,8 @@ class PendingView:
         """
         with self._lock:
             directory, timers = self._current()
-            return pending_breakdown(directory, timers, self._clock.now_ms())
+            found = pending_breakdown(directory, timers, self._clock.now_ms())
+        return stats_of(self._settings, found)
 
     def histogram(self, wanted: HistogramQuery) -> PendingHistogram:
         """Counts pending timers by due time.
@@ -115,6 +117,7 @@ class PendingView:
             sample = self._sampled(directory, int(rolls.sum()))
             shown = [_shown(timers, each, precision_ms, sample) for each in ranges]
         return PendingHistogram(
+            **self._settings.shard.place,
             now_ms=now_ms,
             precision_ms=precision_ms,
             pending=int(counts.sum()),

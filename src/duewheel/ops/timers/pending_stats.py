@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from duewheel.api.timers import LevelCount, PendingStats
+from duewheel.api.timers import LevelCount, PendingStats, StatsOfShard
 from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
@@ -15,10 +15,16 @@ from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 
-def stats(settings: Settings, clock: Clock) -> PendingStats:
+def stats(settings: Settings, clock: Clock) -> StatsOfShard:
     """Counts pending timers by topic, by level, and by the seconds until they leave."""
     with open_files(settings) as directory:
-        return pending_breakdown(directory, PendingTimers(directory), clock.now_ms())
+        found = pending_breakdown(directory, PendingTimers(directory), clock.now_ms())
+    return stats_of(settings, found)
+
+
+def stats_of(settings: Settings, counts: PendingStats) -> StatsOfShard:
+    """Adds the name of the shard to its counts."""
+    return StatsOfShard.model_validate({**settings.shard.place, **dict(counts)})
 
 
 def levels(settings: Settings) -> Iterator[LevelCount]:

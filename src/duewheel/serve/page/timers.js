@@ -136,7 +136,7 @@ async function cancelled(filter, matched) {
   return `${counted(written, "cancel is", "cancels are")} written. ${said}`;
 }
 
-function questionOf({ matched, sample }, mayRoll) {
+function questionOf({ matched, sample, shard, shards }, mayRoll) {
   const shown = sample.slice(0, 5);
   const lines = shown.map((timer) => `${dueOf(timer, instant)}: ${timer.topic}, id ${timer.id}`);
   if (matched > shown.length) {
@@ -150,6 +150,9 @@ function questionOf({ matched, sample }, mayRoll) {
     says: [
       `${counted(matched, "message")} will not be delivered, and this cannot be undone. If more than these match by then, none is cancelled.`,
       bullets(lines),
+      ...(shards > 1
+        ? [`They are in shard ${shard} of ${shards}: timers in the other shards stay.`]
+        : []),
       ...(mayRoll ? [rolls] : []),
     ],
     action: `Cancel ${counted(matched, "timer")}`,
