@@ -403,6 +403,7 @@ class Paused(Result):
 
     process: ProcessName
     paused: bool
+    was_paused: bool = Field(description="before this")
 
 
 class PausedSelection(Result):

@@ -105,7 +105,7 @@ class Change:
                 given |= fields.as_recorded()
         if "handle" in given:
             timer = RecallHandle.decode(given["handle"])
-            given |= {"id": timer.id, "source": timer.place}
+            given |= {"id": timer.id, "source": timer.place, "former_due_ms": timer.due_ms}
         return given
 
     async def _write_to_topic(self, record: BegunChange, lane: Lane[RecordWriter]) -> None:

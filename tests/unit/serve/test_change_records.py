@@ -96,6 +96,7 @@ def test_a_change_has_a_record_before_it_and_one_with_its_outcome(
             "handle": handle,
             "id": timer.id,
             "source": timer.place,
+            "former_due_ms": timer.due_ms,
             "delay": "2m",
         },
     }
@@ -263,7 +264,7 @@ def test_records_have_nothing_that_the_operation_does_not_read(
     found = records(producer)
     assert len(found) == 2 * len(bodies) + 2
     assert {str(sorted(each["arguments"])) for each in found} == {
-        str(sorted(["handle", "id", "source"])),
+        str(sorted(["former_due_ms", "handle", "id", "source"])),
         str(["name"]),
     }
 

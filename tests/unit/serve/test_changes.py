@@ -420,12 +420,16 @@ def test_without_kafka_reads_are_served(client: TestClient, producer: RecordingP
 def test_a_process_is_resumed_during_a_recovery(client: TestClient, settings: Settings) -> None:
     with State.open(settings.storage.data_dir) as state:
         state.note_damage(Damage.CACHE_LOST)
-    assert client.post("/v1/resume/ingest").json() == {"process": "ingest", "paused": False}
+    resumed = {"process": "ingest", "paused": False, "was_paused": False}
+    assert client.post("/v1/resume/ingest").json() == resumed
 
 
 def test_a_process_is_paused(client: TestClient, settings: Settings) -> None:
-    assert client.post("/v1/pause/dequeue").json() == {"process": "dequeue", "paused": True}
+    for was_paused in (False, True):
+        paused = {"process": "dequeue", "paused": True, "was_paused": was_paused}
+        assert client.post("/v1/pause/dequeue").json() == paused
     with open_files(settings) as directory:
         assert directory.state.live.paused(Role.DEQUEUE)
-    assert client.post("/v1/resume/dequeue").json() == {"process": "dequeue", "paused": False}
+    resumed = {"process": "dequeue", "paused": False, "was_paused": True}
+    assert client.post("/v1/resume/dequeue").json() == resumed
     assert client.post("/v1/pause/both").status_code == 422

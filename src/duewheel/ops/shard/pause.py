@@ -21,10 +21,12 @@ def set_paused(settings: Settings, process: ProcessName, *, on: bool) -> Paused:
     """
     try:
         with open_files(settings, HOST_FS) as directory:
-            directory.state.live.pause(Role.of(process), on=on)
+            live, role = directory.state.live, Role.of(process)
+            was_paused = live.paused(role)
+            live.pause(role, on=on)
     except OSError as error:
         if error.errno != errno.EROFS:
             raise
         path = settings.storage.data_dir
         raise Misconfigured(f"{path} cannot be written here, as a pause must: {error}") from error
-    return Paused(process=process, paused=on)
+    return Paused(process=process, paused=on, was_paused=was_paused)

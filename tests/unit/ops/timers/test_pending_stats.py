@@ -94,7 +94,8 @@ def test_a_time_without_a_zone_is_refused(shard: Settings) -> None:
 
 
 def test_a_pause_is_kept_for_the_next_start(shard: Settings) -> None:
-    assert set_paused(shard, "dequeue", on=True) == Paused(process="dequeue", paused=True)
+    paused = Paused(process="dequeue", paused=True, was_paused=False)
+    assert set_paused(shard, "dequeue", on=True) == paused
     assert read_status(shard, SystemClock()).dequeue.state == "stopped"
     with open_files(shard) as directory:
         assert [directory.state.live.paused(role) for role in Role] == [False, True]
