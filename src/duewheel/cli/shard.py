@@ -218,5 +218,8 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: Printer) -> N
     from duewheel.ops.reshard import reassign_partitions
 
     result = reassign_partitions(settings, to, dry_run=dry_run)
-    unchanged = {to: f"there are {to} shards", 0: "no shard has begun"}.get(result.from_shards)
+    begin = (
+        f"no shard has begun: begin each of the {to} with `duewheel init`, with that shard.count"
+    )
+    unchanged = {to: f"there are {to} shards", 0: begin}.get(result.from_shards)
     output.show(result, None if unchanged is None else [unchanged])
