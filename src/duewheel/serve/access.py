@@ -123,6 +123,10 @@ async def may_change(request: Request, credentials: Credentials) -> None:
     if access.change is None:
         detail = "changes are off: set serve.token_file"
         raise Refused(HTTPStatus.FORBIDDEN, "changes_off", detail)
+    if _matching(credentials, access.read) and not _matching(credentials, access.change):
+        challenge = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
+        detail = "this token only reads: give a token of serve.token_file"
+        raise Refused(HTTPStatus.FORBIDDEN, "reads_only", detail, challenge)
     caller = _require(credentials, access.change)
     header = access.user_headers.get(caller.name)
     user = None if header is None else _user(request, header)

@@ -37,7 +37,7 @@ _PROBLEMS = (
 )
 _CHANGE_PROBLEMS = (
     _PROBLEMS
-    | documented(403, "changes are off, not in the scope of the token, or of no person")
+    | documented(403, "changes are off, not for this token, or of no person")
     | documented(413, "the body is too large")
     | documented(504, "the change may or may not be written")
 )

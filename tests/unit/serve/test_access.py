@@ -39,7 +39,7 @@ def test_changes_need_a_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{}, bearer(TOKEN[:-1]), bearer(READ_TOKEN), bearer("é"), {"Authorization": f"Basic {TOKEN}"}],
+    [{}, bearer(TOKEN[:-1]), bearer("é"), {"Authorization": f"Basic {TOKEN}"}],
 )
 def test_a_wrong_token_changes_nothing(tmp_path: Path, headers: dict[str, str]) -> None:
     producer = RecordingProducer()
@@ -50,6 +50,18 @@ def test_a_wrong_token_changes_nothing(tmp_path: Path, headers: dict[str, str]) 
         assert (response.status_code, response.json()["code"]) == (401, "unauthorized")
         assert response.headers["www-authenticate"] == "Bearer"
         assert producer.calls == []
+        assert client.post("/v1/timers", json=NEW, headers=bearer(TOKEN)).status_code == 201
+
+
+def test_a_token_of_reads_changes_nothing(tmp_path: Path) -> None:
+    producer = RecordingProducer()
+    with served(settings_of(tmp_path), Access(CHANGING, READING), producer) as client:
+        response = client.post("/v1/timers", json=NEW, headers=bearer(READ_TOKEN))
+    assert (response.status_code, response.json()["code"]) == (403, "reads_only")
+    assert response.headers["www-authenticate"] == 'Bearer error="insufficient_scope"'
+    assert producer.calls == []
+    both = Access(CHANGING, CHANGING)
+    with served(settings_of(tmp_path), both, producer) as client:
         assert client.post("/v1/timers", json=NEW, headers=bearer(TOKEN)).status_code == 201
 
 

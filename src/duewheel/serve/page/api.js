@@ -1,8 +1,9 @@
 // Requests to the API, at the place that served this page and nowhere else.
 //
 // The token is kept in this module's memory: a reload forgets it, no other page can read it, and
-// nothing stores it. A request goes out without one first; only a 401 asks for it: where changes are
-// off, or a proxy has logged people in, the page asks for none.
+// nothing stores it. A request goes out without one first; only a 401, or the 403 for a token that
+// only reads, asks for it: where changes are off, or a proxy has logged people in, the page asks for
+// none.
 
 const READ_MS = 15_000;
 const CHANGE_MS = 60_000; // a change waits for Kafka, then for its reply
@@ -63,7 +64,7 @@ function url(path, parameters) {
 async function request(method, path, options) {
   let refused = token !== null;
   let response = await attempt(method, path, options);
-  while (response.status === 401) {
+  while (needsToken(response)) {
     forgetToken();
     const given = options.background ? null : await askForToken(reasonFor(method, refused));
     if (given === null) {
@@ -72,11 +73,15 @@ async function request(method, path, options) {
     token = given;
     refused = true;
     response = await attempt(method, path, options);
-    if (response.status !== 401) {
+    if (!needsToken(response)) {
       onToken(true);
     }
   }
   return parsed(response);
+}
+
+function needsToken({ status, headers }) {
+  return status === 401 || headers.has("WWW-Authenticate");
 }
 
 function reasonFor(method, refused) {
