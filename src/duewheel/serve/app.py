@@ -15,7 +15,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.timers.pending_histogram import PendingView
-from duewheel.serve import changes, dead_letters, page, receipts, schedules, shard, timers
+from duewheel.serve import changes, dead_letters, fleet, page, receipts, schedules, shard, timers
 from duewheel.serve.access import Access, may_change, may_read
 from duewheel.serve.gate import Gate, hosts_of
 from duewheel.serve.metrics import Measured, RequestStatistics, ServeMetrics
@@ -70,7 +70,9 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     metrics = ServeMetrics(settings, clock, statistics)
     app.state.service = Service(settings, clock, view, writer, metrics)
     app.include_router(page.router)
+    app.include_router(page.router, prefix=fleet.PREFIX)
     app.include_router(shard.probes)
+    app.include_router(fleet.open_reading)
     to_change = [Depends(may_change)]
     to_read = [] if access.read is None else [Depends(may_read)]
     for router in (
@@ -79,9 +81,16 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
         receipts.reading,
         dead_letters.reading,
         schedules.reading,
+        fleet.reading,
     ):
         app.include_router(router, dependencies=to_read, responses=_PROBLEMS)
-    for router in (changes.changing, shard.changing, dead_letters.changing, schedules.changing):
+    for router in (
+        changes.changing,
+        shard.changing,
+        dead_letters.changing,
+        schedules.changing,
+        fleet.changing,
+    ):
         app.include_router(router, dependencies=to_change, responses=_CHANGE_PROBLEMS)
     answer_errors(app)
     app.add_middleware(Gate, hosts=hosts_of(settings.serve), body_max=settings.serve.body_max)

@@ -35,6 +35,7 @@ from duewheel.errors import (
     Unacknowledged,
     Unreadable,
 )
+from duewheel.ops.shard.other_shards import ShardAbsent
 
 log = structlog.get_logger(__name__)
 
@@ -134,6 +135,7 @@ _ERRORS: tuple[tuple[type[Exception], HTTPStatus, str, str], ...] = (
     (NoSuchSchedule, HTTPStatus.NOT_FOUND, "no_such_schedule", ""),
     (ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", ""),
     (RecoveryPending, HTTPStatus.SERVICE_UNAVAILABLE, "recovering", ""),
+    (ShardAbsent, HTTPStatus.SERVICE_UNAVAILABLE, "shard_absent", ""),
     (Unacknowledged, HTTPStatus.GATEWAY_TIMEOUT, "unacknowledged", ""),
     (KafkaUnavailable, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable", ""),
     (Reassigned, HTTPStatus.SERVICE_UNAVAILABLE, "resharded", ""),

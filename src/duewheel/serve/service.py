@@ -14,6 +14,7 @@ read, peek                               4  waits for the call
 search                                   2  ends the wait
 count                                    1  waits for the call
 ask_servers                              2  ends the wait
+shards, for each                         4  ends the wait: Unacknowledged
 read_kafka                               4  ends the wait
 replay                                   1  ends the wait
 write, write_pending, write_pause        8  ends the wait: Unacknowledged
@@ -39,6 +40,7 @@ from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.files import files_identity
 from duewheel.ops.shard.assignment import AssignmentWatch
 from duewheel.ops.shard.local_readiness import not_ready_reasons
+from duewheel.ops.shard.other_shards import OtherShards
 from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.serve.file_probe import FileProbe
 from duewheel.serve.gate import REQUESTS_MAX
@@ -49,12 +51,13 @@ from duewheel.serve.waits import Waits
 from duewheel.threads import beside
 
 P = ParamSpec("P")
-S = TypeVar("S", Settings, TimerWriter, RecordWriter, PendingView)
+S = TypeVar("S", Settings, TimerWriter, RecordWriter, PendingView, OtherShards)
 T = TypeVar("T")
 
 READS_MAX = 4  # at a time
 SEARCHES_MAX = 2
 SERVER_READS_MAX = 2
+SHARD_REQUESTS_MAX = 4  # for each shard
 KAFKA_MAX = 8  # changes
 KAFKA_READS_MAX = 4
 WAITING_MAX = 16  # for a lane of reads
@@ -91,6 +94,14 @@ class Service:
         self.count = Lane(settings, never, view, CapacityLimiter(1), files)
         # Reads of the other shards' servers, for seconds if one is absent.
         self.ask_servers = Lane(settings, stop, settings, CapacityLimiter(SERVER_READS_MAX))
+        # Requests to another shard: one that does not answer must not hold up the others. A change
+        # that is sent may be made.
+        others = OtherShards(settings, clock, files)
+        other = Lane(settings, stop, others, CapacityLimiter(1), writes=True)
+        self.shards = {
+            shard: replace(other, limiter=CapacityLimiter(SHARD_REQUESTS_MAX))
+            for shard in range(settings.shard.count)
+        }
         # Reads from Kafka: changes must not wait for them.
         self.read_kafka = Lane(settings, stop, settings, CapacityLimiter(KAFKA_READS_MAX))
         # Records in timer topics; and after a look at the shard's files.

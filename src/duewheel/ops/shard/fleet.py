@@ -110,7 +110,7 @@ class _ShardServer:
         Raises:
             _Unanswered, HTTPException, OSError, ValueError: it has none.
         """
-        with closing(_connected(self.url)) as server:
+        with closing(connected(self.url)) as server:
             with self._lock:
                 self._socket = server
                 if self._is_cut:
@@ -139,7 +139,7 @@ class _ShardServer:
         raise _Unanswered(f"no answer within {ANSWER_S:g} s")
 
 
-def _connected(url: str) -> socket.socket:
+def connected(url: str) -> socket.socket:
     """A connection; with TLS before its handshake."""
     address = urlsplit(url)
     is_secure = address.scheme == "https"

@@ -50,7 +50,7 @@ function statusRow(status, url) {
   const { shard, role, ready, pending, delivered, lag, behind_ms: behind, conditions } = status;
   const state = ready ? tag(role === "owner" ? "ready" : role, "good") : tag("not ready", "bad");
   return [
-    `${shard}`,
+    el("a", { href: `${root()}shards/${shard}/` }, `${shard}`),
     state,
     or(pending, count, "?"),
     or(lag, count, "?"),
@@ -60,6 +60,9 @@ function statusRow(status, url) {
     serverOf(url),
   ];
 }
+
+/** The address of this server's own page: this one may be that of another shard by it. */
+const root = () => location.pathname.replace(/shards\/\d+\/$/, "");
 
 const absentRow = (shard, text, url) => [
   `${shard}`,

@@ -1,0 +1,137 @@
+"""Requests for another shard, answered by the server of its owner.
+
+Each is sent as it came, with its token, and judged there. The owners are those that the servers of
+`serve.shards` name (fleet.py); after KNOWN_S, and when one cannot be connected to, they are asked
+again: a standby may have taken over.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from duewheel.api.fleet import Fleet
+from duewheel.clock import Clock
+from duewheel.config.settings import Settings
+from duewheel.errors import DuewheelError, Unacknowledged
+from duewheel.ops.shard.assignment import AssignmentWatch
+from duewheel.ops.shard.fleet import connected, read_fleet
+
+READ_S, CHANGE_S = 15.0, 45.0  # between two parts of an answer; a change waits for its reply
+KNOWN_S = 10.0
+_ANSWER_BYTES_MAX = 16 << 20
+_SAFE = "GET"
+# With those that name a person (serve.user_headers).
+_SENT_ON = frozenset({"authorization", "content-type", "accept"})
+
+
+class ShardAbsent(DuewheelError):
+    """The server of a shard's owner is not known, or cannot be connected to. Nothing was sent."""
+
+
+class ForwardedRequest(NamedTuple):
+    """A request; `target`: path and query, as they came."""
+
+    method: str
+    target: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+
+class ForwardedAnswer(NamedTuple):
+    """The answer to it; `headers` by their names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class OtherShards:
+    """For any threads."""
+
+    def __init__(self, settings: Settings, clock: Clock, assignment: AssignmentWatch) -> None:
+        self._settings, self._clock, self._assignment = settings, clock, assignment
+        people = (each.lower() for each in settings.serve.user_headers.values())
+        self._sent_on = _SENT_ON.union(people)
+        self._lock = threading.Lock()  # of the two below
+        self._owners: dict[int, str] = {}
+        self._known_until_s = 0.0
+
+    def ask(self, shard: int, request: ForwardedRequest) -> ForwardedAnswer:
+        """Sends a request to the server of a shard.
+
+        Raises:
+            ShardAbsent: nothing was sent; or there is no answer to a read.
+            Unacknowledged: there is no answer to a change.
+        """
+        url = self._owner(shard, request)
+        try:
+            server = connected(url)
+            if isinstance(server, ssl.SSLSocket):
+                server.do_handshake()
+        except OSError as error:
+            with self._lock:
+                self._known_until_s = 0.0
+            raise ShardAbsent(f"shard {shard}: {url}: {_reason(error)}") from error
+        try:
+            with closing(server):
+                return self._answer(server, url, request)
+        except (OSError, HTTPException) as error:
+            reason = f"shard {shard}: {url} has not answered: {_reason(error)}"
+            if request.method == _SAFE:
+                raise ShardAbsent(reason) from error
+            raise Unacknowledged(f"{reason}: it may have made the change") from error
+
+    def _owner(self, shard: int, request: ForwardedRequest) -> str:
+        with self._lock:
+            if time.monotonic() < self._known_until_s and shard in self._owners:
+                return self._owners[shard]
+        given = [value for name, value in request.headers if name.lower() == "authorization"]
+        found = self._fleet(given[0] if given else None)
+        with self._lock:
+            self._owners = _owners_of(found)
+            self._known_until_s = time.monotonic() + KNOWN_S
+            if shard in self._owners:
+                return self._owners[shard]
+        raise ShardAbsent(f"no server of serve.shards has answered for the owner of shard {shard}")
+
+    def _fleet(self, authorization: str | None) -> Fleet:
+        return read_fleet(self._settings, self._clock, self._assignment, authorization)
+
+    def _answer(
+        self, server: socket.socket, url: str, request: ForwardedRequest
+    ) -> ForwardedAnswer:
+        server.settimeout(READ_S if request.method == _SAFE else CHANGE_S)
+        connection = HTTPConnection(urlsplit(url).netloc)
+        connection.sock = server
+        connection.putrequest(request.method, request.target, skip_accept_encoding=True)
+        for name, value in request.headers:
+            if name.lower() in self._sent_on:
+                connection.putheader(name, value)
+        connection.putheader("Content-Length", str(len(request.body)))
+        connection.endheaders(request.body)
+        with connection.getresponse() as answer:
+            body = answer.read(_ANSWER_BYTES_MAX + 1)
+            if len(body) > _ANSWER_BYTES_MAX:
+                raise OSError(f"an answer of more than {_ANSWER_BYTES_MAX >> 20} MiB")
+            headers = {name.lower(): value for name, value in answer.getheaders()}
+        return ForwardedAnswer(answer.status, headers, body)
+
+
+def _owners_of(found: Fleet) -> dict[int, str]:
+    return {
+        each.status.shard: each.url
+        for each in found.members
+        if each.url is not None and each.status is not None and each.status.role == "owner"
+    }
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,69 @@
+"""All shards by one server: below /shards/N/ the page and the API are those of shard N.
+
+The page's files come from here, the rest from the server of that shard's owner
+(ops/shard/other_shards.py), with the token of the request: scopes, records of changes and limits
+are decided there. This server asks for a token itself, since all servers have the same ones: a
+request without one must not depend on other hosts. The addresses of the page are relative, so they
+need no change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+
+from duewheel.ops.shard.other_shards import ForwardedRequest, OtherShards
+from duewheel.serve.problems import Refused
+from duewheel.serve.scopes import OF_NONE
+from duewheel.serve.service import Shared
+
+PREFIX = "/shards/{shard}"
+_SENT_BACK = ("content-type", "retry-after", "www-authenticate")
+
+open_reading = APIRouter(prefix=PREFIX, include_in_schema=False)
+reading = APIRouter(prefix=f"{PREFIX}/v1", include_in_schema=False)
+changing = APIRouter(prefix=f"{PREFIX}/v1", include_in_schema=False)
+
+Shard = Annotated[int, Path(ge=0)]
+
+
+@open_reading.get("/readyz", operation_id="shard_readyz")
+async def readyz(service: Shared, shard: Shard, request: Request) -> Response:
+    """Whether the shard does its work."""
+    return await _sent_on(service, shard, request)
+
+
+@reading.get("/{path:path}", operation_id="read_shard", dependencies=OF_NONE)
+async def read_shard(service: Shared, shard: Shard, request: Request) -> Response:
+    """A read of a shard."""
+    return await _sent_on(service, shard, request)
+
+
+@changing.api_route(
+    "/{path:path}",
+    methods=["POST", "PUT", "DELETE"],
+    operation_id="change_shard",
+    dependencies=OF_NONE,
+)
+async def change_shard(service: Shared, shard: Shard, request: Request) -> Response:
+    """A change in a shard."""
+    return await _sent_on(service, shard, request)
+
+
+async def _sent_on(service: Shared, shard: int, request: Request) -> Response:
+    lane = service.shards.get(shard)
+    if lane is None:
+        detail = f"there is no shard {shard}: shard.count is {service.settings.shard.count}"
+        raise Refused(HTTPStatus.NOT_FOUND, "not_found", detail)
+    raw, query = request.scope["raw_path"], request.scope["query_string"]
+    target = "/" + (raw + b"?" * bool(query) + query).split(b"/", 3)[3].decode("latin-1")
+    raw_headers = request.headers.raw
+    headers = [(name.decode("latin-1"), each.decode("latin-1")) for name, each in raw_headers]
+    given = ForwardedRequest(request.method, target, headers, await request.body())
+    lane = replace(lane, writes=given.method != "GET")
+    answer = await lane(OtherShards.ask, shard, given)
+    back = {name: answer.headers[name] for name in _SENT_BACK if name in answer.headers}
+    return Response(answer.body, answer.status, back)
