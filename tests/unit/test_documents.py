@@ -195,7 +195,7 @@ def test_a_subject_has_its_name_in_each_layer() -> None:
         assert subjects <= {path.stem for path in (layers / layer).iterdir()}, layer
     operations = {path.stem for path in (layers / "ops").iterdir() if path.name[0] != "_"}
     assert operations == subjects | (shared & operations)
-    of_processes = {"developing", "processes"}
+    of_processes = {"developing", "processes", "other_shards"}
     for layer in ("cli", "serve"):
         sources = {path.stem: path.read_text() for path in (layers / layer).glob("*.py")}
         made = re.compile(r"^@(click\.command|\w+\.(command|get|post|put|delete))\(", re.MULTILINE)

@@ -65,7 +65,7 @@ class _Refused(DuewheelError):
         self.by_registry = by_registry
 
 
-class _NotAsked(_Refused):
+class _NotRequested(_Refused):
     """The registry does not answer, or is not asked now."""
 
 
@@ -89,17 +89,17 @@ class _Registry:
         """
         now_s = time.monotonic()
         if now_s < self._rests_until_s:
-            raise _NotAsked(self._silence, by_registry=True)
+            raise _NotRequested(self._silence, by_registry=True)
         failures = self._failures[topic]
         if len(failures) == _FAILURES_MAX and now_s < failures[0] + _FORGET_S:
-            raise _NotAsked("too many schemas were not found: none is looked up for a minute")
+            raise _NotRequested("too many schemas were not found: none is looked up for a minute")
         try:
             status, body = self._get(schema, query)
         except (OSError, HTTPException, ValueError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
             self._silence = f"the registry does not answer: {why}"
             self._rests_until_s = time.monotonic() + _REST_S
-            raise _NotAsked(self._silence, by_registry=True) from error
+            raise _NotRequested(self._silence, by_registry=True) from error
         if status == HTTPStatus.OK and len(body) <= _SCHEMA_BYTES_MAX:
             description: Mapping[str, Any] = json.loads(body)
             return description
@@ -234,7 +234,7 @@ class _Decoder:
         if until_s < time.monotonic():
             try:
                 until_s, kind, decode = self._read(topic, schema)
-            except _NotAsked as error:
+            except _NotRequested as error:
                 return "", error
         if len(self._schemas) >= _SCHEMAS_MAX:
             del self._schemas[next(iter(self._schemas))]
@@ -262,7 +262,7 @@ class _Decoder:
     def _read(self, topic: str, schema: str) -> tuple[float, str, Decode | _Refused]:
         try:
             return math.inf, *self._made(topic, schema)
-        except _NotAsked:
+        except _NotRequested:
             raise
         except _Refused as refused:
             why = refused

@@ -15,7 +15,16 @@ from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.timers.pending_histogram import PendingView
-from duewheel.serve import changes, dead_letters, fleet, page, receipts, schedules, shard, timers
+from duewheel.serve import (
+    changes,
+    dead_letters,
+    other_shards,
+    page,
+    receipts,
+    schedules,
+    shard,
+    timers,
+)
 from duewheel.serve.access import Access, may_change, may_read
 from duewheel.serve.gate import Gate, hosts_of
 from duewheel.serve.metrics import Measured, RequestStatistics, ServeMetrics
@@ -70,9 +79,9 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     metrics = ServeMetrics(settings, clock, statistics)
     app.state.service = Service(settings, clock, view, writer, metrics)
     app.include_router(page.router)
-    app.include_router(page.router, prefix=fleet.PREFIX)
+    app.include_router(page.router, prefix=other_shards.PREFIX)
     app.include_router(shard.probes)
-    app.include_router(fleet.open_reading)
+    app.include_router(other_shards.open_reading)
     to_change = [Depends(may_change)]
     to_read = [] if access.read is None else [Depends(may_read)]
     for router in (
@@ -81,7 +90,7 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
         receipts.reading,
         dead_letters.reading,
         schedules.reading,
-        fleet.reading,
+        other_shards.reading,
     ):
         app.include_router(router, dependencies=to_read, responses=_PROBLEMS)
     for router in (
@@ -89,7 +98,7 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
         shard.changing,
         dead_letters.changing,
         schedules.changing,
-        fleet.changing,
+        other_shards.changing,
     ):
         app.include_router(router, dependencies=to_change, responses=_CHANGE_PROBLEMS)
     answer_errors(app)

@@ -141,7 +141,7 @@ def test_the_person_that_a_proxy_names_is_sent_on_and_nothing_else(tmp_path: Pat
         url = f"http://{HOST}:{server.getsockname()[1]}"
         settings = shard_of(tmp_path, 0, (url,), user_headers={"proxy": "X-Person"})
         others = other_shards.OtherShards(settings, ManualClock(NOW_MS), AssignmentWatch(settings))
-        others._owners, others._known_until_s = {1: url}, float("inf")  # noqa: SLF001 - as asked
+        others._owners, others._fresh_until_s = {1: url}, float("inf")  # noqa: SLF001 - as asked
         thread = threading.Thread(target=answer, args=(server,))
         thread.start()
         headers = [("X-Person", "ann"), ("Authorization", "Bearer t"), ("Cookie", "own")]

@@ -1,7 +1,7 @@
 """Requests for another shard, answered by the server of its owner.
 
 Each is sent as it came, with its token, and judged there. The owners are those that the servers of
-`serve.shards` name (fleet.py); after KNOWN_S, and when one cannot be connected to, they are asked
+`serve.shards` name (fleet.py); after FRESH_S, and when one cannot be connected to, they are asked
 again: a standby may have taken over.
 """
 
@@ -25,7 +25,7 @@ from duewheel.ops.shard.assignment import AssignmentWatch
 from duewheel.ops.shard.fleet import connected, read_fleet
 
 READ_S, CHANGE_S = 15.0, 45.0  # between two parts of an answer; a change waits for its reply
-KNOWN_S = 10.0
+FRESH_S = 10.0
 _ANSWER_BYTES_MAX = 16 << 20
 _SAFE = "GET"
 # With those that name a person (serve.user_headers).
@@ -62,7 +62,7 @@ class OtherShards:
         self._sent_on = _SENT_ON.union(people)
         self._lock = threading.Lock()  # of the two below
         self._owners: dict[int, str] = {}
-        self._known_until_s = 0.0
+        self._fresh_until_s = 0.0
 
     def ask(self, shard: int, request: ForwardedRequest) -> ForwardedAnswer:
         """Sends a request to the server of a shard.
@@ -78,7 +78,7 @@ class OtherShards:
                 server.do_handshake()
         except OSError as error:
             with self._lock:
-                self._known_until_s = 0.0
+                self._fresh_until_s = 0.0
             raise ShardAbsent(f"shard {shard}: {url}: {_reason(error)}") from error
         try:
             with closing(server):
@@ -91,13 +91,13 @@ class OtherShards:
 
     def _owner(self, shard: int, request: ForwardedRequest) -> str:
         with self._lock:
-            if time.monotonic() < self._known_until_s and shard in self._owners:
+            if time.monotonic() < self._fresh_until_s and shard in self._owners:
                 return self._owners[shard]
         given = [value for name, value in request.headers if name.lower() == "authorization"]
         found = self._fleet(given[0] if given else None)
         with self._lock:
             self._owners = _owners_of(found)
-            self._known_until_s = time.monotonic() + KNOWN_S
+            self._fresh_until_s = time.monotonic() + FRESH_S
             if shard in self._owners:
                 return self._owners[shard]
         raise ShardAbsent(f"no server of serve.shards has answered for the owner of shard {shard}")
@@ -125,10 +125,10 @@ class OtherShards:
         return ForwardedAnswer(answer.status, headers, body)
 
 
-def _owners_of(found: Fleet) -> dict[int, str]:
+def _owners_of(fleet: Fleet) -> dict[int, str]:
     return {
         each.status.shard: each.url
-        for each in found.members
+        for each in fleet.members
         if each.url is not None and each.status is not None and each.status.role == "owner"
     }
 

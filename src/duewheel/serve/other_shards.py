@@ -21,7 +21,7 @@ from duewheel.serve.scopes import OF_NONE
 from duewheel.serve.service import Shared
 
 PREFIX = "/shards/{shard}"
-_SENT_BACK = ("content-type", "retry-after", "www-authenticate")
+_RETURNED = ("content-type", "retry-after", "www-authenticate")
 
 open_reading = APIRouter(prefix=PREFIX, include_in_schema=False)
 reading = APIRouter(prefix=f"{PREFIX}/v1", include_in_schema=False)
@@ -65,5 +65,5 @@ async def _sent_on(service: Shared, shard: int, request: Request) -> Response:
     given = ForwardedRequest(request.method, target, headers, await request.body())
     lane = replace(lane, writes=given.method != "GET")
     answer = await lane(OtherShards.ask, shard, given)
-    back = {name: answer.headers[name] for name in _SENT_BACK if name in answer.headers}
-    return Response(answer.body, answer.status, back)
+    returned = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
+    return Response(answer.body, answer.status, returned)
