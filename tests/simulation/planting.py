@@ -29,6 +29,7 @@ class Planted:
         what: in words.
         path: below src/duewheel.
         old, new: the text, which must be there once, and what takes its place.
+        timeline: the only one whose files it breaks; "": each.
         test: in `tests`, that notices it; "" if the simulation does within some hundred seeds.
         seed: the first that does, as of late: it is tried first. Any change of the simulation may
             make it another one.
@@ -39,6 +40,7 @@ class Planted:
     path: str
     old: str
     new: str
+    timeline: str = ""
     test: str = ""
     seed: int = 0
 
@@ -64,16 +66,17 @@ def found(planted: Planted, seeds: int) -> str:
     with tempfile.TemporaryDirectory(prefix="duewheel-planted-") as folder:
         source = copied(planted, Path(folder))
         if planted.seed:
-            told = _simulated(source, 1, planted.seed)
+            told = _simulated(source, 1, planted.seed, planted.timeline)
             if told != _NOTHING:
                 return told
-        told = _simulated(source, seeds, 0)
+        told = _simulated(source, seeds, 0, planted.timeline)
     return f"NOT FOUND in {seeds} seeds" if told == _NOTHING else told
 
 
-def _simulated(source: Path, seeds: int, first: int) -> str:
+def _simulated(source: Path, seeds: int, first: int, timeline: str) -> str:
     """The first violation of these seeds."""
     span = ["--seeds", str(seeds), "--first", str(first)]
+    span += ["--timeline", timeline] * bool(timeline)
     with subprocess.Popen(
         [sys.executable, "-P", str(SIMULATE), *span, "--until-violation"],
         env={**os.environ, "PYTHONPATH": str(source)},
