@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 from kafka.errors import NotEnoughReplicasError
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, P1, TimerRow
 
+from duewheel import factory
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings, load
@@ -44,12 +46,38 @@ def settings_of(path: Path, quotas: Mapping[str, int] | None = None, **serve: An
     return load(None, given)
 
 
+def shard_of(
+    path: Path, shards: tuple[str, ...] = (), *, index: int = 0, count: int = 1, **serve: Any
+) -> Settings:
+    """Of one of several shards, whose servers are `shards`."""
+    settings = settings_of(path, shards=shards, **serve)
+    shard = settings.shard.model_copy(update={"index": index, "count": count})
+    return settings.model_copy(update={"shard": shard})
+
+
 def fill(settings: Settings) -> None:
     """One timer per second for a minute, in each of two partitions, in a shard that was stopped."""
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0, P1: 0})
     for partition in (0, 1):
         world.append(*(TimerRow(partition, n, NOW_MS + 1000 * n) for n in range(1, COUNT + 1)))
     world.stop()
+
+
+class NoProgress:
+    """The progress of a shard that has none in Kafka."""
+
+    def newest(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def without_progress(patch: pytest.MonkeyPatch) -> None:
+    """A server watches its shard's progress. Without a Kafka the client's threads would go on to
+    look for one in the tests that follow.
+    """
+    patch.setattr(factory, "progress_reader", lambda *_: NoProgress())
 
 
 @dataclass

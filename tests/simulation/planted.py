@@ -22,8 +22,7 @@ import argparse
 import sys
 from pathlib import Path
 
-# The last place to look for modules: a folder called `wheel` lies there.
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # last: it has a folder called `wheel`
 from tests.simulation.planted_cancels import CANCELS
 from tests.simulation.planted_far_slots import FAR_SLOTS
 from tests.simulation.planted_held import HELD
@@ -149,7 +148,7 @@ PLANTED = {
         "wheel/storage/data_directory.py",
         "        self.append_runs(Runs.joined(batch), commit.batch)\n",
         "",
-        timeline="wheel",  # RocksDB misses the key of the batch, and all is read again
+        timeline="wheel",
         seed=38,
     ),
     "closed-meanwhile": Planted(
@@ -196,7 +195,7 @@ PLANTED = {
         "            self._directory.append_runs(staged_rows.runs, commit.batch)\n",
         "            self._directory.state.mark_applied()\n"
         "            self._directory.append_runs(staged_rows.runs, commit.batch)\n",
-        timeline="wheel",  # RocksDB misses the key of the batch, and all is read again
+        timeline="wheel",
         seed=38,
     ),
     "doubt": Planted(

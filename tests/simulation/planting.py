@@ -29,7 +29,8 @@ class Planted:
         what: in words.
         path: below src/duewheel.
         old, new: the text, which must be there once, and what takes its place.
-        timeline: the only one whose files it breaks; "": each.
+        timeline: the only one that it breaks; "": each. RocksDB misses the key of a batch that was
+            not applied, and has all read again.
         test: in `tests`, that notices it; "" if the simulation does within some hundred seeds.
         seed: the first that does, as of late: it is tried first. Any change of the simulation may
             make it another one.

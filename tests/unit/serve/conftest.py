@@ -15,6 +15,7 @@ from tests.harness.served import (
     TOKEN,
     KitWriter,
     bearer,
+    without_progress,
 )
 
 from duewheel.cli.schedules import _difference
@@ -32,6 +33,11 @@ TIMER: dict[str, Any] = {
     "targets": ["reports", "orders"],
     "topic": {"timers": {"recurring": True}, "others": {"recurring": True}},
 }
+
+
+@pytest.fixture(autouse=True)
+def progress_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_progress(monkeypatch)
 
 
 @pytest.fixture

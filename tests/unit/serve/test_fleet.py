@@ -26,9 +26,10 @@ from tests.harness.served import (
     fill,
     served,
     settings_of,
+    shard_of,
 )
 
-from duewheel.config.settings import Settings, load
+from duewheel.config.settings import load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
 from duewheel.ops.shard import fleet
@@ -37,12 +38,6 @@ from duewheel.serve.app import make_app
 from duewheel.testing import ManualClock
 
 READERS = Access(read={READ_TOKEN.encode(): Caller("reader")})
-
-
-def shard_of(path: Path, shards: tuple[str, ...] = (), count: int = 1) -> Settings:
-    settings = settings_of(path, shards=shards)
-    shard = settings.shard.model_copy(update={"count": count})
-    return settings.model_copy(update={"shard": shard})
 
 
 def away_address() -> str:

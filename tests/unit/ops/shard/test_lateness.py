@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.served import served, settings_of
+from tests.harness.served import served, settings_of, without_progress
 from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.live_fields import LATENESS_MAX, FieldIndex
@@ -48,7 +48,8 @@ def test_the_counts_have_fields_of_their_own() -> None:
     assert not [each for each in FieldIndex if each in used]
 
 
-def test_the_api_has_it(settings: Settings) -> None:
+def test_the_api_has_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_progress(monkeypatch)
     with served(settings) as client:
         found = client.get("/v1/lateness").json()
     assert (found["available"], found["bounds_s"], found["counts"]) == (False, [], [])
