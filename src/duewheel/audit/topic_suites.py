@@ -124,8 +124,8 @@ class _Topic:
 
     def take(self, records: KafkaRecords) -> None:
         decoded = {} if self._registry is None else self._decoded(self._registry, records)
-        if self._names("value"):
-            failed = [row for row, each in decoded.items() if each.registry_failed]
+        failed = [row for row, each in decoded.items() if each.registry_failed]
+        if failed and self._names("value"):
             kept = np.delete(np.arange(len(records)), failed)
             records = records.take(kept)
             decoded = {n: decoded[row] for n, row in enumerate(kept.tolist()) if row in decoded}

@@ -97,9 +97,8 @@ class Service:
         # Requests to another shard: one that does not answer must not hold up the others. A change
         # that is sent may be made.
         others = OtherShards(settings, clock, files)
-        other = Lane(settings, stop, others, CapacityLimiter(1), writes=True)
         self.shards = {
-            shard: replace(other, limiter=CapacityLimiter(SHARD_REQUESTS_MAX))
+            shard: Lane(settings, stop, others, CapacityLimiter(SHARD_REQUESTS_MAX), writes=True)
             for shard in range(settings.shard.count)
         }
         # Reads from Kafka: changes must not wait for them.

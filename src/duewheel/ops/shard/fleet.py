@@ -29,7 +29,7 @@ from duewheel.ops.shard.status import read_status
 from duewheel.threads import beside
 
 ANSWER_S = 2.0  # of all servers
-_ANSWER_BYTES_MAX = 16 << 20
+ANSWER_BYTES_MAX = 16 << 20
 
 
 class _Unanswered(DuewheelError):
@@ -73,7 +73,7 @@ def _member(url: str | None, read: Callable[[], FleetShard]) -> FleetMember:
     try:
         return FleetMember(url=url, status=read(), error=None)
     except (DuewheelError, HTTPException, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        reason = reason_of(error)
     except ValueError:
         reason = "its answer is no status of a shard"
     return FleetMember(url=url, status=None, error=reason)
@@ -115,13 +115,10 @@ class _ShardServer:
                 self._socket = server
                 if self._is_cut:
                     return self.late()
-            if isinstance(server, ssl.SSLSocket):
-                server.do_handshake()
-            connection = HTTPConnection(urlsplit(self.url).netloc)
-            connection.sock = server
+            connection = http_over(server, self.url)
             connection.request("GET", "/v1/status", headers=self._headers)
             with connection.getresponse() as answer:
-                body = answer.read(_ANSWER_BYTES_MAX)
+                body = answer.read(ANSWER_BYTES_MAX)
         if answer.status != HTTPStatus.OK:
             raise _Unanswered(f"{answer.status}: {_detail(body, answer.reason)}")
         return FleetShard.model_validate_json(body)
@@ -151,6 +148,20 @@ def connected(url: str) -> socket.socket:
     return context.wrap_socket(
         plain, server_hostname=address.hostname, do_handshake_on_connect=False
     )
+
+
+def http_over(server: socket.socket, url: str) -> HTTPConnection:
+    """HTTP on a connection of `connected`, after the handshake if it has TLS."""
+    if isinstance(server, ssl.SSLSocket):
+        server.do_handshake()
+    connection = HTTPConnection(urlsplit(url).netloc)
+    connection.sock = server
+    return connection
+
+
+def reason_of(error: Exception) -> str:
+    """Why a server has not answered, in a few words."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _detail(body: bytes, reason: str) -> str:

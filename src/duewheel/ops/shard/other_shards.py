@@ -7,26 +7,29 @@ again: a standby may have taken over.
 
 from __future__ import annotations
 
-import socket
-import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from duewheel.api.fleet import Fleet
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, Unacknowledged
 from duewheel.ops.shard.assignment import AssignmentWatch
-from duewheel.ops.shard.fleet import connected, read_fleet
+from duewheel.ops.shard.fleet import (
+    ANSWER_BYTES_MAX,
+    connected,
+    http_over,
+    read_fleet,
+    reason_of,
+)
 
 READ_S, CHANGE_S = 15.0, 45.0  # between two parts of an answer; a change waits for its reply
 FRESH_S = 10.0
-_ANSWER_BYTES_MAX = 16 << 20
 _SAFE = "GET"
 # With those that name a person (serve.user_headers).
 _SENT_ON = frozenset({"authorization", "content-type", "accept"})
@@ -57,7 +60,7 @@ class OtherShards:
     """For any threads."""
 
     def __init__(self, settings: Settings, clock: Clock, assignment: AssignmentWatch) -> None:
-        self._settings, self._clock, self._assignment = settings, clock, assignment
+        self._read_fleet = partial(read_fleet, settings, clock, assignment)
         people = (each.lower() for each in settings.serve.user_headers.values())
         self._sent_on = _SENT_ON.union(people)
         self._lock = threading.Lock()  # of the two below
@@ -72,29 +75,29 @@ class OtherShards:
             Unacknowledged: there is no answer to a change.
         """
         url = self._owner(shard, request)
-        try:
-            server = connected(url)
-            if isinstance(server, ssl.SSLSocket):
-                server.do_handshake()
-        except OSError as error:
-            with self._lock:
-                self._fresh_until_s = 0.0
-            raise ShardAbsent(f"shard {shard}: {url}: {_reason(error)}") from error
-        try:
-            with closing(server):
-                return self._answer(server, url, request)
-        except (OSError, HTTPException) as error:
-            reason = f"shard {shard}: {url} has not answered: {_reason(error)}"
-            if request.method == _SAFE:
-                raise ShardAbsent(reason) from error
-            raise Unacknowledged(f"{reason}: it may have made the change") from error
+        with ExitStack() as stack:
+            try:
+                server = stack.enter_context(closing(connected(url)))
+                connection = http_over(server, url)
+            except OSError as error:
+                with self._lock:
+                    self._fresh_until_s = 0.0
+                raise ShardAbsent(f"shard {shard}: {url}: {reason_of(error)}") from error
+            server.settimeout(READ_S if request.method == _SAFE else CHANGE_S)
+            try:
+                return self._answer(connection, request)
+            except (OSError, HTTPException) as error:
+                reason = f"shard {shard}: {url} has not answered: {reason_of(error)}"
+                if request.method == _SAFE:
+                    raise ShardAbsent(reason) from error
+                raise Unacknowledged(f"{reason}: it may have made the change") from error
 
     def _owner(self, shard: int, request: ForwardedRequest) -> str:
         with self._lock:
             if time.monotonic() < self._fresh_until_s and shard in self._owners:
                 return self._owners[shard]
         given = [value for name, value in request.headers if name.lower() == "authorization"]
-        found = self._fleet(given[0] if given else None)
+        found = self._read_fleet(given[0] if given else None)
         with self._lock:
             self._owners = _owners_of(found)
             self._fresh_until_s = time.monotonic() + FRESH_S
@@ -102,15 +105,7 @@ class OtherShards:
                 return self._owners[shard]
         raise ShardAbsent(f"no server of serve.shards has answered for the owner of shard {shard}")
 
-    def _fleet(self, authorization: str | None) -> Fleet:
-        return read_fleet(self._settings, self._clock, self._assignment, authorization)
-
-    def _answer(
-        self, server: socket.socket, url: str, request: ForwardedRequest
-    ) -> ForwardedAnswer:
-        server.settimeout(READ_S if request.method == _SAFE else CHANGE_S)
-        connection = HTTPConnection(urlsplit(url).netloc)
-        connection.sock = server
+    def _answer(self, connection: HTTPConnection, request: ForwardedRequest) -> ForwardedAnswer:
         connection.putrequest(request.method, request.target, skip_accept_encoding=True)
         for name, value in request.headers:
             if name.lower() in self._sent_on:
@@ -118,9 +113,9 @@ class OtherShards:
         connection.putheader("Content-Length", str(len(request.body)))
         connection.endheaders(request.body)
         with connection.getresponse() as answer:
-            body = answer.read(_ANSWER_BYTES_MAX + 1)
-            if len(body) > _ANSWER_BYTES_MAX:
-                raise OSError(f"an answer of more than {_ANSWER_BYTES_MAX >> 20} MiB")
+            body = answer.read(ANSWER_BYTES_MAX + 1)
+            if len(body) > ANSWER_BYTES_MAX:
+                raise OSError(f"an answer of more than {ANSWER_BYTES_MAX >> 20} MiB")
             headers = {name.lower(): value for name, value in answer.getheaders()}
         return ForwardedAnswer(answer.status, headers, body)
 
@@ -131,7 +126,3 @@ def _owners_of(fleet: Fleet) -> dict[int, str]:
         for each in fleet.members
         if each.url is not None and each.status is not None and each.status.role == "owner"
     }
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
