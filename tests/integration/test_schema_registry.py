@@ -187,8 +187,9 @@ def test_values_are_shown_and_checked_by_their_schemas(config: Path, registry: S
             check_api(client, by)
 
         code, (found,) = objects(config, "audit")
-        (of_values,) = found["topic_suites"][shard.timers]
+        of_values, of_registry = found["topic_suites"][shard.timers]
         assert (code, of_values["code"]) == (1, "value_not_decoded")
+        assert (of_registry["code"], of_registry["success"]) == ("registry_unavailable", True)
         assert (of_values["rows"], of_values["examples"]) == (4, [f"{shard.timers}-0@6"])
 
 
