@@ -1,10 +1,9 @@
 """All shards by one server: below /shards/N/ the page and the API are those of shard N.
 
-The page's files come from here, the rest from the server of that shard's owner
-(ops/shard/other_shards.py), with the token of the request: scopes, records of changes and limits
-are decided there. This server asks for a token itself, since all servers have the same ones: a
-request without one must not depend on other hosts. The addresses of the page are relative, so they
-need no change.
+The page's files come from here, the rest from the server of that shard's owner (shard_requests.py),
+with the token of the request: scopes, records of changes and limits are decided there. This server
+asks for a token itself, since all servers have the same ones: a request without one must not depend
+on other hosts. The addresses of the page are relative, so they need no change.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from duewheel.ops.shard.other_shards import ForwardedRequest, OtherShards
 from duewheel.serve.problems import Refused
 from duewheel.serve.scopes import OF_NONE
 from duewheel.serve.service import Shared
+from duewheel.serve.shard_requests import ForwardedRequest, OtherShards
 
 PREFIX = "/shards/{shard}"
 _RETURNED = ("content-type", "retry-after", "www-authenticate")

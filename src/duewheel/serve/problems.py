@@ -35,7 +35,7 @@ from duewheel.errors import (
     Unacknowledged,
     Unreadable,
 )
-from duewheel.ops.shard.other_shards import ShardAbsent
+from duewheel.serve.shard_requests import ShardAbsent
 
 log = structlog.get_logger(__name__)
 

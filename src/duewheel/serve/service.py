@@ -40,13 +40,13 @@ from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.files import files_identity
 from duewheel.ops.shard.assignment import AssignmentWatch
 from duewheel.ops.shard.local_readiness import not_ready_reasons
-from duewheel.ops.shard.other_shards import OtherShards
 from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.serve.file_probe import FileProbe
 from duewheel.serve.gate import REQUESTS_MAX
 from duewheel.serve.metrics import ServeMetrics
 from duewheel.serve.problems import Stopping, busy
 from duewheel.serve.record_writer import RecordWriter
+from duewheel.serve.shard_requests import OtherShards
 from duewheel.serve.waits import Waits
 from duewheel.threads import beside
 

@@ -25,12 +25,12 @@ from duewheel.api.shard import (
     ShardView,
 )
 from duewheel.api.timers import Lateness
-from duewheel.ops.shard.fleet import read_fleet
 from duewheel.ops.shard.lateness import read_lateness
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.shard.selective_pause import pause_selection, resume_selection
 from duewheel.ops.shard.status import read_status
 from duewheel.serve.change_records import Changing, recorded
+from duewheel.serve.fleet import read_fleet
 from duewheel.serve.problems import Refused, documented
 from duewheel.serve.scopes import OF_ALL, OF_NONE, OwnSelection
 from duewheel.serve.service import Shared

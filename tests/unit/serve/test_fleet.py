@@ -32,7 +32,7 @@ from tests.harness.served import (
 from duewheel.config.settings import load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
-from duewheel.ops.shard import fleet
+from duewheel.serve import fleet
 from duewheel.serve.access import Access, Caller
 from duewheel.serve.app import make_app
 from duewheel.testing import ManualClock

@@ -27,8 +27,8 @@ from tests.harness.served import (
 
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import HOST, free_ports
-from duewheel.ops.shard import other_shards
 from duewheel.ops.shard.assignment import AssignmentWatch
+from duewheel.serve import shard_requests
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.testing import ManualClock
@@ -108,11 +108,11 @@ def test_a_shard_without_a_server(tmp_path: Path) -> None:
 
 def test_a_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change may have been made: no header invites to repeat it."""
-    monkeypatch.setattr(other_shards, "READ_S", 0.2)
-    monkeypatch.setattr(other_shards, "CHANGE_S", 0.2)
+    monkeypatch.setattr(shard_requests, "READ_S", 0.2)
+    monkeypatch.setattr(shard_requests, "CHANGE_S", 0.2)
     with socket.create_server((HOST, 0)) as silent:
         url = f"http://{HOST}:{silent.getsockname()[1]}"
-        monkeypatch.setattr(other_shards, "_owners_of", lambda _: {1: url})
+        monkeypatch.setattr(shard_requests, "_owners_of", lambda _: {1: url})
         with served(shard_of(tmp_path, (url,), count=2), ACCESS) as client:
             client.headers.update(bearer(TOKEN))
             read = client.get("/shards/1/v1/status")
@@ -134,12 +134,14 @@ def test_the_person_that_a_proxy_names_is_sent_on_and_nothing_else(tmp_path: Pat
     with socket.create_server((HOST, 0)) as server:
         url = f"http://{HOST}:{server.getsockname()[1]}"
         settings = shard_of(tmp_path, (url,), count=2, user_headers={"proxy": "X-Person"})
-        others = other_shards.OtherShards(settings, ManualClock(NOW_MS), AssignmentWatch(settings))
+        others = shard_requests.OtherShards(
+            settings, ManualClock(NOW_MS), AssignmentWatch(settings)
+        )
         others._owners, others._fresh_until_s = {1: url}, float("inf")  # noqa: SLF001 - as asked
         thread = threading.Thread(target=answer, args=(server,))
         thread.start()
         headers = [("X-Person", "ann"), ("Authorization", "Bearer t"), ("Cookie", "own")]
-        request = other_shards.ForwardedRequest("POST", "/v1/cancel?wait=1", headers, b"{}")
+        request = shard_requests.ForwardedRequest("POST", "/v1/cancel?wait=1", headers, b"{}")
         assert others.ask(1, request).status == 200
         thread.join()
     (head, body) = got[0].split(b"\r\n\r\n")

@@ -20,7 +20,7 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, Unacknowledged
 from duewheel.ops.shard.assignment import AssignmentWatch
-from duewheel.ops.shard.fleet import (
+from duewheel.serve.fleet import (
     ANSWER_BYTES_MAX,
     connected,
     http_over,
