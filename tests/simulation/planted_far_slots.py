@@ -15,6 +15,7 @@ FAR_SLOTS = {
         "            directory.timeline.link(runs.where(runs.slot <= reach), commit.batch)\n",
         "",
         seed=2,
+        timeline="wheel",
     ),
     "far-linked-at-once": Planted(
         "2",
@@ -23,6 +24,7 @@ FAR_SLOTS = {
         "inside = (runs.slot > close.lower) & (runs.slot <= self.state.linked)",
         "inside = runs.slot > close.lower",
         seed=2,
+        timeline="wheel",
     ),
     "far-delivered-unlinked": Planted(
         "2",
@@ -31,6 +33,7 @@ FAR_SLOTS = {
         "end = max(r, min(self.position.close.floor, self._directory.state.linked))",
         "end = self.position.close.floor",
         seed=2,
+        timeline="wheel",
     ),
     "far-committed-meanwhile": Planted(
         "2",
@@ -102,6 +105,7 @@ FAR_SLOTS = {
         "wheel/storage/timelines/chain_ends.py",
         "found[rows] = ends[slots[rows] - first_slot_of_hour(hour, self._precision_ms)]\n",
         "pass\n",
+        timeline="wheel",
     ),
     "far-lap": Planted(
         "2",
@@ -110,6 +114,7 @@ FAR_SLOTS = {
         "return (lower + self.ring) // step * step - 1",
         "return (lower + 2 * self.ring) // step * step - 1",
         seed=2,
+        timeline="wheel",
     ),
     "far-rebuilt": Planted(
         "2",
@@ -126,5 +131,6 @@ FAR_SLOTS = {
         "close._replace(lower=r, marks_before=close.marks)",
         "close._replace(lower=r, marks=close.marks_before)",
         seed=2,
+        timeline="wheel",
     ),
 }
