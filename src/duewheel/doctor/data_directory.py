@@ -19,6 +19,7 @@ from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS, NewFile
 from duewheel.config.settings import Settings
 from duewheel.doctor.findings import Check, Findings
+from duewheel.errors import NO_ROOM
 from duewheel.factory import COPIES_ON_WRITE
 from duewheel.wheel.storage.byte_layouts import ENTRY_BYTES
 from duewheel.wheel.storage.timelines import timer_wheel
@@ -29,6 +30,7 @@ _FUSE = "fuse."  # in front of the name of a program, such as sshfs, glusterfs o
 _PASSING = {"overlay", "tmpfs", "ramfs", "aufs"}
 _ROOM_BYTES = 2 << 30  # for timers: hours of them at a modest rate
 _TRIAL_BYTES = 1 << 16
+_LOCAL = "set storage.data_dir to a directory on a local disk"
 _BLOCK_BYTES = 512  # the unit of st_blocks; the file system's own blocks are larger
 
 
@@ -39,12 +41,13 @@ def examine(settings: Settings) -> Findings:
         OSError: this user may not look into it: a check would see one of its parents.
     """
     data_dir = settings.storage.data_dir.absolute()
-    wheel = data_dir / timer_wheel.FILE_NAME
-    place = _existing(wheel)
-    folder, ring = place, settings.wheel.ring * ENTRY_BYTES
-    if place == wheel:
-        folder, ring = data_dir, 0
-        yield _check_allocated(wheel)
+    folder, ring = _existing(data_dir), 0
+    if settings.wheel.timeline == "wheel":
+        wheel = data_dir / timer_wheel.FILE_NAME
+        if _existing(wheel) == wheel:
+            yield _check_allocated(wheel)
+        else:
+            ring = settings.wheel.ring * ENTRY_BYTES
     yield check_file_system(data_dir, _file_system(folder))
     yield _check_file_use(data_dir, folder)
     yield check_space(str(data_dir), Room.of(folder, settings.storage.min_free.of), ring)
@@ -76,7 +79,7 @@ def _file_system(folder: Path) -> str:
 def check_file_system(path: Path, kind: str) -> DoctorFinding:
     """Checks that files outlive a restart, can be mapped and locked, and are written in place."""
     check = Check("file_system", str(path))
-    remedy = "set storage.data_dir to a directory on a local disk (ext4, xfs), or mount a volume"
+    remedy = f"{_LOCAL} (ext4, xfs), or mount a volume"
     if kind in _REMOTE or kind.startswith(_FUSE):
         return check.error(f"{kind}: not local, so mapped files and locks are not safe", remedy)
     if kind in _PASSING:
@@ -107,16 +110,15 @@ def _check_file_use(data_dir: Path, place: Path) -> DoctorFinding:
             with closing(FileLock(path)) as lock, closing(FileLock(path)) as other:
                 exclusive = lock.try_acquire() and not other.try_acquire()
     except OSError as error:
-        remedy = f"give user {os.geteuid()} the right to write there, or set storage.data_dir"
+        remedy = "make room there" if error.errno in NO_ROOM else _LOCAL
+        if isinstance(error, PermissionError):
+            remedy = f"give user {os.geteuid()} the right to write there, or set storage.data_dir"
         return check.error(f"cannot be used: {error}", remedy)
     problems = [] if same else ["a read does not return the mapped bytes"]
     problems += [] if whole else ["an allocated file has no blocks"]
     problems += [] if exclusive else ["two holders get the same lock"]
-    if problems:
-        return check.error(
-            "; ".join(problems), "set storage.data_dir to a directory on a local disk"
-        )
-    return check.ok("allocates, maps and locks")
+    found = "; ".join(problems) or "allocates, maps and locks"
+    return check.of("error" if problems else "ok", found, _LOCAL)
 
 
 def check_rights(data_dir: Path) -> DoctorFinding:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -84,6 +86,33 @@ def test_a_directory_to_come_is_examined_in_its_nearest_parent(tmp_path: Path) -
     assert found.keys() == {"file_system", "data_directory", "disk_space"}
     assert found["data_directory"].severity == "ok"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_a_wheel_takes_room_in_advance(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    timer = settings.timer.model_copy(update={"timeline": "rocksdb"})
+    for each, takes in ((settings, True), (settings.model_copy(update={"timer": timer}), False)):
+        (room,) = [f for f in data_directory.examine(each) if f.code == "disk_space"]
+        assert ("the wheel takes" in room.found) == takes
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, "the right to write there"),
+        (errno.ENOSPC, "make room there"),
+        (errno.EROFS, "set storage.data_dir to a directory on a local disk"),
+    ],
+)
+def test_a_directory_without_use_has_the_remedy_of_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr(data_directory, "NewFile", refuse)
+    failed = findings(tmp_path)["data_directory"]
+    assert (failed.severity, remedy in failed.remedy) == ("error", True), failed
 
 
 def test_a_folder_of_no_listed_mount_is_examined(
