@@ -174,6 +174,19 @@ def test_a_broker_that_lacks_an_api(settings: Settings, broker: SharedBroker) ->
     assert lacking.severity == "error"
     assert "InitProducerId (key 22) is not offered" in lacking.found
     assert {code for code, _ in errors(found)} >= {"kafka_api", "transactions"}
+    assert "kafka-acls" not in only(found, "transactions").remedy
+
+
+def test_a_broker_that_describes_no_transaction_is_no_fault(
+    settings: Settings, broker: SharedBroker
+) -> None:
+    """As Kafka 2.8, the oldest supported one."""
+    describe_transactions = 65
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        proxy.inject(Fault("ApiVersions", Action.WITHHOLD, describe_transactions, times=ALWAYS))
+        found = examined(through(settings, proxy))
+    assert only(found, "kafka_api").severity == "ok"
+    assert only(found, "transactional_id").severity == "ok"
 
 
 def test_a_commit_that_is_only_pretended_is_found_out(

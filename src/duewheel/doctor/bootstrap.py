@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings
+from duewheel.doctor.remedies import BROKERS_LOG
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.bootstrap import capture_errors
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.login import LoginAttempt, require_one
 
+_SETTINGS = "correct [kafka.client]"
 _REMEDY = "correct kafka.bootstrap_servers, name resolution or firewall"
 
 
@@ -46,16 +48,21 @@ def check_servers(clients: KafkaClients, made: Sequence[LoginAttempt]) -> Findin
     for each in made:
         check = Check("bootstrap_server", each.server)
         if each.problem:
-            yield check.warning(f"logs no client in: {each.problem}", _REMEDY)
+            remedy = f"{_SETTINGS}, or this server's listener" if each.is_refusal else _REMEDY
+            yield check.warning(f"logs no client in: {each.problem}", remedy)
         else:
             yield check.ok("logs a client in")
 
 
 def client_refused(clients: KafkaClients, error: DuewheelError, last_error: str) -> DoctorFinding:
     """Makes the finding of servers that can be reached and accept no client."""
-    check = Check("kafka_refuses", clients.address)
-    if isinstance(error, ConfigError):  # it says which setting is wrong
-        return check.error(str(error), "correct [kafka.client]")
+    if isinstance(error, ConfigError):
+        return wrong_settings(clients.address, error)
     last = f"; last log line: {clients.options.redacted(last_error)}" if last_error else ""
     found = f"logs a client in, but serves none: {error}{last}"
-    return check.error(found, "the log of the brokers has the reason")
+    return Check("kafka_refuses", clients.address).error(found, BROKERS_LOG)
+
+
+def wrong_settings(address: str, error: ConfigError) -> DoctorFinding:
+    """Makes the finding of client settings that cannot work: the error names the wrong one."""
+    return Check("kafka_refuses", address).error(str(error), _SETTINGS)

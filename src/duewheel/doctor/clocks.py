@@ -14,8 +14,9 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.remedies import Remedies
-from duewheel.doctor.scratch import STAMPED, ScratchTopic
+from duewheel.doctor.remedies import BROKERS_LOG, Remedies
+from duewheel.doctor.scratch import STAMPED, ScratchTopic, remedy
+from duewheel.errors import DuewheelError
 from duewheel.kafka.progress.broker_clock import NotStamped, stamp_ms
 
 _UNKNOWN = "its clock is not compared"
@@ -32,9 +33,11 @@ def examine(cluster: Cluster, scratch: ScratchTopic) -> Findings:
             place = KafkaPartition(scratch.topic, partition)
             try:
                 yield _measure(cluster, producer, f"broker {broker}", place)
-            except NotStamped as error:
-                remedy = cluster.remedies.setting(scratch.topic, STAMPED)
-                yield Check("clock", f"broker {broker}").warning(f"{error}: {_UNKNOWN}", remedy)
+            except DuewheelError as error:
+                stamp = cluster.remedies.setting(scratch.topic, STAMPED)
+                otherwise = stamp if isinstance(error, NotStamped) else BROKERS_LOG
+                check, found = Check("clock", f"broker {broker}"), f"{error}: {_UNKNOWN}"
+                yield check.warning(found, remedy(cluster, error, otherwise))
     yield from check_led(scratch, cluster.remedies)
 
 
@@ -53,11 +56,11 @@ def _measure(
 def check_led(scratch: ScratchTopic, remedies: Remedies) -> Findings:
     """Names the brokers that lead no partition of the scratch topic."""
     idle = sorted(set(scratch.brokers) - {each.leader for each in scratch.partitions})
-    remedy = remedies.topic("alter", scratch.topic)
-    remedy += f" --partitions {len(scratch.partitions) + len(idle)}"
+    alter = remedies.topic("alter", scratch.topic)
+    alter += f" --partitions {len(scratch.partitions) + len(idle)}"
     for broker in idle:
         found = f"it leads no partition of {scratch.topic}: {_UNKNOWN}"
-        yield Check("clock", f"broker {broker}").warning(found, remedy)
+        yield Check("clock", f"broker {broker}").warning(found, alter)
 
 
 def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> DoctorFinding:

@@ -1,11 +1,31 @@
-"""The commands of Kafka in remedies: an operator copies them."""
+"""The remedies of failures, and the commands of Kafka in remedies: an operator copies them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from kafka.errors import AuthorizationError
+
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.topics.requirements import remedy_command
+
+BROKERS_LOG = "the log of the brokers has the reason"
+
+
+def has_cause(error: BaseException, *kinds: type[BaseException]) -> bool:
+    """Whether an error is of these kinds, or was raised for one: duewheel's errors for Kafka's."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, kinds):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
+def of_failure(error: DuewheelError) -> str:
+    """The remedy of a part that fails."""
+    if has_cause(error, AuthorizationError):
+        return "grant the right: docs/security.md has those of each command"
+    return "correct what it names" if isinstance(error, ConfigError) else BROKERS_LOG
 
 
 class Remedies(NamedTuple):

@@ -14,12 +14,13 @@ from kafka.errors import (
     CoordinatorNotAvailableError,
     TransactionalIdAuthorizationFailedError,
     TransactionalIdNotFoundError,
+    UnsupportedVersionError,
 )
 
 from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.cluster import TRANSACTION_LOG, Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.remedies import BROKERS_LOG, Remedies
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.description import Topic
@@ -83,6 +84,8 @@ def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:
             if is_away and cluster.topics[TRANSACTION_LOG].exists:
                 raise
             return "may be described; it was never used"
+        except UnsupportedVersionError:  # Kafka 2.8; apis.py has a finding of each API
+            return "its state is unknown: the brokers describe no transactions"
         return f"may be described; its transaction is {transaction.state.value}"
 
     try:
@@ -92,6 +95,5 @@ def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:
         text = f"{remedies.principal} may not use it ({refusal})"
         return check.error(text, remedies.transactional_ids(cluster.settings.app.id))
     except KafkaUnavailable as error:
-        remedy = "check its coordinator's broker; it needs Write and Describe on this id"
-        return check.warning(str(error), remedy)
+        return check.warning(str(error), f"check its coordinator's broker: {BROKERS_LOG}")
     return check.ok(text)

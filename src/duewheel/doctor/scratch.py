@@ -15,10 +15,17 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from kafka.errors import (
+    GroupAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailedError,
+)
+
 from duewheel.api.examination import DoctorFinding
 from duewheel.config.settings import Settings
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check
+from duewheel.doctor.remedies import has_cause
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import advertised_brokers
 from duewheel.kafka.topics.admin import KafkaAdmin
@@ -79,11 +86,24 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic]:
                     stays.append(str(error))
 
 
+def remedy(cluster: Cluster, error: DuewheelError, otherwise: str) -> str:
+    """The command that grants a right on the scratch names, if Kafka has refused one."""
+    remedies, app_id = cluster.remedies, cluster.settings.app.id
+    scope = f"{app_id}.doctor. --resource-pattern-type prefixed"
+    if has_cause(error, TransactionalIdAuthorizationFailedError):
+        return remedies.transactional_ids(app_id)
+    if has_cause(error, GroupAuthorizationFailedError):
+        return remedies.acl(["READ", "DELETE"], f"--group {scope}")
+    if has_cause(error, TopicAuthorizationFailedError):
+        return remedies.acl(["CREATE", "DELETE", "READ", "WRITE"], f"--topic {scope}")
+    return otherwise
+
+
 def not_deleted(cluster: Cluster, why: str) -> DoctorFinding:
     """The finding of a topic that stays."""
     name = name_of(cluster.settings)
-    remedy = cluster.remedies.topic("delete", name)
-    return Check("scratch_topic", f"topic {name}").warning(f"it stays: {why}", remedy)
+    delete = cluster.remedies.topic("delete", name)
+    return Check("scratch_topic", f"topic {name}").warning(f"it stays: {why}", delete)
 
 
 def not_created(cluster: Cluster, refusal: ConfigError) -> DoctorFinding:
@@ -91,5 +111,5 @@ def not_created(cluster: Cluster, refusal: ConfigError) -> DoctorFinding:
     name = name_of(cluster.settings)
     settings = " ".join(f"--config {each.setting}={each.value}" for each in _SETTINGS)
     found = f"{refusal}: transactions and clocks are not checked"
-    remedy = cluster.remedies.topic("create", name)
-    return Check("scratch_topic", f"topic {name}").warning(found, f"{remedy} {settings}")
+    create = f"{cluster.remedies.topic('create', name)} {settings}"
+    return Check("scratch_topic", f"topic {name}").warning(found, remedy(cluster, refusal, create))

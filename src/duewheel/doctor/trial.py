@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kafka import KafkaProducer
+from kafka.errors import UnsupportedVersionError
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaPartition
 
@@ -26,7 +27,8 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.scratch import ScratchTopic
+from duewheel.doctor.remedies import BROKERS_LOG, has_cause
+from duewheel.doctor.scratch import ScratchTopic, remedy
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.ledger.command_ledger import BytesPosition, CommandLedger, LedgerSpec
@@ -41,6 +43,7 @@ _STOP_S = 1.0
 _POLL_S = 0.05
 _UNNEEDED = "duewheel does not depend on it: its progress is a record"
 _REMEDY = f"exactly once needs transactions as Apache Kafka {OLDEST_KAFKA} and newer have them"
+_FAILED = f"{BROKERS_LOG}; {_REMEDY}"
 
 
 def examine(cluster: Cluster, scratch: ScratchTopic) -> Findings:
@@ -89,8 +92,7 @@ class _Trial:
             ledger = self._open()
             self._write(ledger, COMMITTED)
         except DuewheelError as error:
-            remedy = self._cluster.remedies.transactional_ids(self._cluster.settings.app.id)
-            yield check.error(str(error), remedy)
+            yield check.error(str(error), remedy(self._cluster, error, _FAILED))
             return
         took_ms = self._cluster.clock.boottime_ms() - began_ms
         found = f"a producer was opened, and a transaction committed, in {took_ms} ms"
@@ -101,7 +103,8 @@ class _Trial:
             self._try_fencing(ledger)
             seen = self._read()
         except DuewheelError as error:
-            yield Check("fencing", self._subject).error(str(error), _REMEDY)
+            check = Check("fencing", self._subject)
+            yield check.error(str(error), remedy(self._cluster, error, _FAILED))
             return
         wanted = {COMMITTED} | ({OFFSETS} if offsets.severity == "ok" else set())
         yield from check_seen(self._partition.topic, seen, wanted)
@@ -123,8 +126,10 @@ class _Trial:
             )
             read = self._read_offset()
         except DuewheelError as error:
-            remedy = self._cluster.remedies.acl(["READ"], f"--group {self._name}")
-            return check.warning(str(error), f"{_UNNEEDED}; {remedy}")
+            if has_cause(error, UnsupportedVersionError):
+                return check.ok(f"not offered by the brokers; {_UNNEEDED}")
+            granted = remedy(self._cluster, error, BROKERS_LOG)
+            return check.warning(str(error), f"{_UNNEEDED}; {granted}")
         written = f"offset {_OFFSET} and {len(_METADATA)} characters of metadata"
         if read is None:
             return check.warning(f"{written} did not come back", _UNNEEDED)

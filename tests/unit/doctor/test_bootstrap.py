@@ -20,6 +20,10 @@ def test_one_server_of_several_may_be_away() -> None:
     found = list(bootstrap.check_servers(CLIENTS, [LoginAttempt("b:2"), REFUSED]))
     assert severities(found) == ["ok", "warning"]
     assert (found[1].subject, found[1].found) == ("a:1", "logs no client in: refused")
+    assert "firewall" in found[1].remedy
+    wrong = LoginAttempt("a:1", "speaks TLS", is_refusal=True)
+    (_, refused) = bootstrap.check_servers(CLIENTS, [LoginAttempt("b:2"), wrong])
+    assert refused.remedy.startswith("correct [kafka.client]")
 
 
 def test_no_server_at_all_ends_the_examination() -> None:

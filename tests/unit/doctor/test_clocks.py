@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
+from kafka.errors import TopicAuthorizationFailedError
+from tests.harness.config_file import small_settings
 from tests.harness.findings import partition
 
+from duewheel.api.examination import DoctorFinding
+from duewheel.clock import SystemClock
 from duewheel.doctor import clocks
+from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.remedies import Remedies
 from duewheel.doctor.scratch import ScratchTopic
+from duewheel.errors import KafkaUnavailable
+from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.progress.broker_clock import NotStamped
+from duewheel.kafka.topics.topic_checks import TopicChecks
 
 
 @pytest.mark.parametrize(
@@ -35,3 +49,36 @@ def test_a_broker_that_leads_no_partition_is_named() -> None:
         ("broker 3", "warning"),
     ]
     assert found[0].remedy.endswith("--alter --topic app.doctor.0 --partitions 3")
+
+
+def test_a_broker_that_does_not_answer_hides_the_clock_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = KafkaClients({})
+
+    def measured(_: object, __: object, broker: str, ___: object) -> DoctorFinding:
+        with clients.explained("have it stamp a record"):
+            if broker == "broker 1":
+                raise KafkaUnavailable("no answer")
+            if broker == "broker 2":
+                raise TopicAuthorizationFailedError("t")
+            if broker == "broker 3":
+                raise NotStamped("no timestamp of the broker")
+        return clocks.check_skew(broker, 0, 0, 1_000)
+
+    def opened(*_: object, **__: Any) -> nullcontext[None]:
+        return nullcontext()
+
+    monkeypatch.setattr(clocks, "_measure", measured)
+    monkeypatch.setattr(KafkaClients, "opened", opened)
+    brokers = [1, 2, 3, 4, 5]
+    led = [replace(partition(1, leader=each), number=each) for each in brokers[:-1]]
+    cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
+    found = list(clocks.examine(cluster, ScratchTopic("duewheel.doctor.0", led, brokers)))
+    assert [(each.subject, each.severity) for each in found] == [
+        (f"broker {each}", "ok" if each == 4 else "warning") for each in brokers
+    ]
+    silent, forbidden, stamped, _, idle = (each.remedy for each in found)
+    assert silent == "the log of the brokers has the reason"
+    assert "kafka-acls.sh" in forbidden and "--topic duewheel.doctor." in forbidden
+    assert "message.timestamp.type=LogAppendTime" in stamped and "--alter --topic" in idle

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
 import pytest
+from kafka.errors import IncompatibleBrokerVersion, TransactionalIdAuthorizationFailedError
+from tests.harness.config_file import small_settings
 from tests.harness.findings import severities, topic
 
+from duewheel.clock import SystemClock
 from duewheel.doctor import rights
+from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.remedies import Remedies
+from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.topics.description import Topic
+from duewheel.kafka.topics.topic_checks import TopicChecks
 
 REMEDIES = Remedies("kafka:9092", "User:x")
 
@@ -38,3 +48,35 @@ def test_a_topic_that_may_not_be_seen_lacks_every_right() -> None:
     found = list(rights.check_topic(Topic("t", 29), NEEDED, REMEDIES))
     assert "User:x lacks READ, WRITE" in found[0].found
     assert "--operation DescribeConfigs" in found[1].remedy
+
+
+class Undescribing(TopicChecks):
+    """Answers each description of a transactional id with an error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__({})
+        self.error = error
+
+    def call(self, what: str, call: Any, *, writes: bool = False) -> Any:
+        with self.clients.explained(what):
+            return call(self)
+
+    def describe_transactions(self, _: Sequence[str]) -> NoReturn:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "severity", "remedy"),
+    [
+        (IncompatibleBrokerVersion("Kafka 2.8"), "ok", ""),
+        (KafkaUnavailable("no answer"), "warning", "the log of the brokers"),
+        (TransactionalIdAuthorizationFailedError(), "error", "--operation Describe"),
+    ],
+)
+def test_a_transactional_id_that_is_not_described(
+    tmp_path: Path, error: Exception, severity: str, remedy: str
+) -> None:
+    cluster = Cluster(small_settings(tmp_path), Undescribing(error), SystemClock())
+    found = rights._check_transactional_id(cluster, "app.dequeue.0")  # noqa: SLF001
+    assert (found.severity, remedy in found.remedy) == (severity, True), found
+    assert ("kafka-acls" in found.remedy) == (severity == "error")

@@ -1,10 +1,30 @@
-"""What `duewheel doctor` says of transactions, from what a reader has seen."""
+"""What `duewheel doctor` says of transactions: of what a reader has seen, and of failures."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
 
+import pytest
+from kafka.errors import (
+    GroupAuthorizationFailedError,
+    IncompatibleBrokerVersion,
+    KafkaTimeoutError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailedError,
+)
+from tests.harness.config_file import small_settings
+
+from duewheel.clock import SystemClock
 from duewheel.doctor import trial
+from duewheel.doctor.cluster import Cluster
+from duewheel.doctor.scratch import ScratchTopic, not_created
+from duewheel.errors import ConfigError
+from duewheel.kafka.ledger.command_ledger import BytesPosition
+from duewheel.kafka.topics.description import Topic
+from duewheel.kafka.topics.topic_checks import TopicChecks
+from duewheel.kafka.transaction_errors import doubt_of
 
 
 @pytest.mark.parametrize(
@@ -19,3 +39,100 @@ from duewheel.doctor import trial
 def test_what_a_reader_of_committed_records_has_seen(seen: set[bytes], errors: list[str]) -> None:
     found = trial.check_seen("t", seen, {trial.COMMITTED, trial.OFFSETS})
     assert [f.code for f in found if f.severity == "error"] == errors
+
+
+PREFIXED = "--resource-pattern-type prefixed"
+
+
+def cluster_of(data_dir: Path) -> Cluster:
+    settings = small_settings(data_dir)
+    return Cluster(settings, TopicChecks(settings.kafka.client_options("admin")), SystemClock())
+
+
+def in_doubt(error: Exception) -> NoReturn:
+    """As a transaction fails."""
+    try:
+        raise error
+    except Exception as cause:  # noqa: BLE001 - as the ledger does
+        raise doubt_of(cause, "doctor: refused") from None
+
+
+def through_clients(error: Exception) -> NoReturn:
+    """As a call fails, of opening a transactional id or of the admin client."""
+    with TopicChecks({}).clients.explained("open"):
+        raise error
+
+
+@pytest.mark.parametrize("fails", [in_doubt, through_clients])
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (
+            TransactionalIdAuthorizationFailedError(),
+            "--operation Write --operation Describe --transactional-id duewheel. " + PREFIXED,
+        ),
+        (TopicAuthorizationFailedError(), "--operation Write --topic duewheel.doctor. " + PREFIXED),
+        (KafkaTimeoutError(), "the log of the brokers"),
+        (IncompatibleBrokerVersion(), "needs transactions as Apache Kafka 2.8"),
+    ],
+)
+def test_a_trial_that_fails_has_the_remedy_of_its_reason(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: Callable[[Exception], NoReturn],
+    error: Exception,
+    remedy: str,
+) -> None:
+    monkeypatch.setattr(trial, "CommandLedger", lambda *_: fails(error))
+    (found,) = trial.examine(cluster_of(tmp_path), ScratchTopic("duewheel.doctor.0", (), ()))
+    assert (found.code, found.severity) == ("transactions", "error")
+    assert remedy in found.remedy
+    assert ("kafka-acls" in found.remedy) == remedy.endswith(PREFIXED)
+
+
+class Offsets:
+    """A ledger whose transactions are committed, except with a group's offset."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def open(self, **_: bool) -> None:
+        pass
+
+    def write(self, _: object, step: BytesPosition, act: Callable[[Any], object]) -> BytesPosition:
+        act(self)
+        return step
+
+    def send_offsets_to_transaction(self, *_: object) -> NoReturn:
+        in_doubt(self.error)
+
+
+@pytest.mark.parametrize(
+    ("error", "severity", "remedy"),
+    [
+        (GroupAuthorizationFailedError(), "warning", "--operation Delete --group duewheel.doctor."),
+        (KafkaTimeoutError(), "warning", "the log of the brokers"),
+        (IncompatibleBrokerVersion(), "ok", ""),  # as apis.py has it
+    ],
+)
+def test_group_offsets_that_fail_have_the_remedy_of_their_reason(
+    tmp_path: Path, error: Exception, severity: str, remedy: str
+) -> None:
+    tried = trial._Trial(cluster_of(tmp_path), ScratchTopic("duewheel.doctor.0", (), ()))  # noqa: SLF001
+    found = tried._try_offsets(Offsets(error))  # type: ignore[arg-type]  # noqa: SLF001
+    assert (found.severity, remedy in found.remedy) == (severity, True)
+    assert ("kafka-acls" in found.remedy) == ("--group" in remedy)
+
+
+def test_a_scratch_topic_that_may_not_be_seen_is_not_the_operators_to_create(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, forbidden = cluster_of(tmp_path), Topic("duewheel.doctor.0", 29)
+    reader = cluster.reader
+    monkeypatch.setattr(reader, "call", lambda *_: {forbidden.name: forbidden})
+    with pytest.raises(ConfigError, match="the right Describe is needed") as refused:
+        reader.partition_counts([forbidden.name])
+    found = not_created(cluster, refused.value)
+    assert "--operation Create" in found.remedy and found.remedy.endswith(PREFIXED)
+    other = not_created(cluster, ConfigError("PolicyViolationError"))
+    assert "kafka-topics.sh" in other.remedy and "--create --topic" in other.remedy

@@ -104,10 +104,10 @@ class TopicReader:
         for topic in topics.values():
             if topic.exists or topic.is_absent:
                 continue
-            error = for_code(topic.error_code).__name__
-            text = f"Kafka at {self.clients.address}: topic {topic.name!r}: {error}"
+            error = for_code(topic.error_code)
+            text = f"Kafka at {self.clients.address}: topic {topic.name!r}: {error.__name__}"
             if topic.is_forbidden:
-                raise ConfigError(f"{text}: the right Describe is needed")
+                raise ConfigError(f"{text}: the right Describe is needed") from error()
             raise KafkaUnavailable(text)
         return {name: topic for name, topic in topics.items() if topic.exists}
 
