@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from kafka.errors import TopicAuthorizationFailedError
 from tests.harness.config_file import small_settings
 
 from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import KafkaSection
-from duewheel.config.settings import load
 from duewheel.dev.listeners import HOST, free_ports
-from duewheel.doctor import examination, host
+from duewheel.doctor import clocks, examination, host, trial
 from duewheel.doctor.cluster import Cluster
+from duewheel.doctor.examination import guarded
 from duewheel.doctor.findings import Check
-from duewheel.errors import KafkaUnavailable
+from duewheel.doctor.scratch import ScratchTopic
+from duewheel.errors import ConfigError, KafkaUnavailable
+from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
 
@@ -30,17 +34,17 @@ def refused() -> NoReturn:
     [
         (KeyError("hunter2"), "KeyError: '***'", "an answer that no Apache Kafka"),
         (PermissionError(13, "denied", "/data"), "[Errno 13] denied: '/data'", "rights of user"),
+        (OSError(28, "full", "/data"), "[Errno 28] full: '/data'", "mend what it names"),
         (KafkaUnavailable("no answer within 30 s"), "no answer within 30 s", "log of the brokers"),
+        (ConfigError("it is x"), "it is x", "correct what it names"),
     ],
 )
 def test_a_part_that_fails_is_one_finding(error: Exception, reason: str, cause: str) -> None:
-    def part(_: Cluster) -> Iterator[DoctorFinding]:
+    def part() -> Iterator[DoctorFinding]:
         yield Check("a", "s").ok("f")
         raise error
 
-    reader = TopicChecks({"ssl_password": "hunter2"})
-    cluster = Cluster(load(overrides={"timer": {"topics": "t"}}), reader, SystemClock())
-    first, second = examination.guarded("topics", cluster, part)
+    first, second = guarded("topics", part(), KafkaClients({"ssl_password": "hunter2"}))
     assert first.code == "a"
     assert (second.code, second.severity, second.subject) == ("not_examined", "error", "topics")
     assert second.found == reason
@@ -64,11 +68,57 @@ def test_without_a_server_the_examination_ends_with_the_reason(
     assert (failed.subject, failed.severity) == ("host", "error")
 
 
-def test_a_part_that_asks_no_kafka_blames_none(tmp_path: Path) -> None:
-    def part(_: Cluster) -> Iterator[DoctorFinding]:
+def test_a_part_that_asks_no_kafka_blames_none() -> None:
+    def part() -> Iterator[DoctorFinding]:
         yield from ()
         raise ValueError("x")
 
-    cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
-    (failed,) = examination.guarded("host", cluster, part)
+    (failed,) = guarded("host", part())
     assert failed.remedy == "a defect of duewheel"
+
+
+def test_a_part_that_lacks_a_right_says_where_the_rights_are() -> None:
+    clients = KafkaClients({})
+
+    def part() -> Iterator[DoctorFinding]:
+        yield from ()
+        with clients.explained("read t"):
+            raise TopicAuthorizationFailedError("t")
+
+    (failed,) = guarded("shard", part(), clients)
+    assert failed.remedy.startswith("grant the right: docs/security.md")
+
+
+def test_client_settings_that_cannot_be_read_hide_no_finding_of_the_host(tmp_path: Path) -> None:
+    client = {"ssl_password_file": str(tmp_path / "absent")}
+    kafka = KafkaSection.model_validate({"bootstrap_servers": "kafka:9092", "client": client})
+    settings = small_settings(tmp_path).model_copy(update={"kafka": kafka})
+    *of_host, last = examination.examine(settings, SystemClock(), lambda _part, _parts: None)
+    assert {"data_directory", "disk_space", "memory", "java"} <= {f.code for f in of_host}
+    assert (last.code, last.severity, last.subject) == ("kafka_refuses", "error", "kafka:9092")
+    assert str(tmp_path / "absent") in last.found
+
+
+def test_a_scratch_topic_that_stays_is_named_though_both_trials_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def undeletable(_: Cluster) -> Iterator[ScratchTopic]:
+        scratch = ScratchTopic("t", (), ())
+        try:
+            yield scratch
+        finally:
+            scratch.stays.append("no answer")
+
+    def fails(*_: object) -> Iterator[DoctorFinding]:
+        yield from ()
+        raise KafkaUnavailable("no answer")
+
+    monkeypatch.setattr(examination, "scratch_topic", undeletable)
+    monkeypatch.setattr(trial, "examine", fails)
+    monkeypatch.setattr(clocks, "examine", fails)
+    cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
+    part = examination._on_scratch_topic(cluster)  # noqa: SLF001
+    found = [(f.code, f.subject) for f in guarded("transactions and clocks", part, cluster.clients)]
+    failed = [("not_examined", "transactions"), ("not_examined", "clocks")]
+    assert found == [*failed, ("scratch_topic", f"topic {cluster.settings.app.id}.doctor.0")]
