@@ -7,6 +7,7 @@ import resource
 import struct
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -36,23 +37,26 @@ _TIMEX_BYTES = 208
 
 def examine(settings: Settings) -> Findings:
     """Runs all checks of the host."""
-    yield _check_open_files()
-    yield _check_memory(settings)
-    yield _check_java()
-    yield _check_clock()
-
-
-def _check_open_files() -> DoctorFinding:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield check_open_files(soft)
+    yield _check_memory(settings)
+    yield check_clock(*_kernel_clock())
+    yield _check_java()  # last: it runs a foreign program
+
+
+def check_open_files(limit: int) -> DoctorFinding:
+    """Checks the limit of open files; below 0 there is none."""
     return Check("open_files", "host").of(
-        "warning" if 0 <= soft < _OPEN_FILES else "ok",
-        f"a process may hold {soft} files and connections",
+        "warning" if 0 <= limit < _OPEN_FILES else "ok",
+        f"a process may hold {limit if limit >= 0 else 'any number of'} files and connections",
         f"ulimit -n {_OPEN_FILES}, or LimitNOFILE={_OPEN_FILES} in the service's unit",
     )
 
 
 def _check_memory(settings: Settings) -> DoctorFinding:
-    spark = int(settings.ingest.driver_memory_bytes * _JVM_BESIDE_HEAP) + _TASKS_BYTES
+    spark = 0
+    if find_spec("pyspark") is not None:
+        spark = int(settings.ingest.driver_memory_bytes * _JVM_BESIDE_HEAP) + _TASKS_BYTES
     return check_memory(available_bytes(_CGROUP), spark, settings.dequeue.read_ahead_bytes)
 
 
@@ -63,9 +67,14 @@ def available_bytes(cgroup: Path) -> int:
         path = cgroup / limit
         with suppress(OSError, ValueError):  # there is none, or it is `max`
             left = int(path.read_text()) - int((cgroup / used).read_text())
-            stat = dict(map(str.split, path.with_name("memory.stat").read_text().splitlines()))
-            available = min(available, left + int(stat["inactive_file"]))  # page cache to drop
+            available = min(available, left + _page_cache_to_drop(path.with_name("memory.stat")))
     return available
+
+
+def _page_cache_to_drop(stat: Path) -> int:
+    with suppress(OSError, KeyError, ValueError):  # not every container has it
+        return int(dict(map(str.split, stat.read_text().splitlines()))["inactive_file"])
+    return 0
 
 
 def check_memory(available: int, spark: int, cache: int) -> DoctorFinding:
@@ -82,26 +91,36 @@ def check_memory(available: int, spark: int, cache: int) -> DoctorFinding:
 def _check_java() -> DoctorFinding:
     check = Check("java", "host")
     try:
-        java = find_java()
-    except ConfigError as error:
-        first, *rest = str(error).splitlines()
-        return check.error(first, rest[-1] if rest else "")
-    try:
-        spark = version("pyspark")
+        spark = version("pyspark")  # first: without it nothing here needs Java
     except PackageNotFoundError as error:
         return check.warning("ingest cannot run here", extras.remedy(error) or "")
+    try:
+        java = find_java()
+    except ConfigError as error:
+        *tried, remedy = str(error).splitlines()
+        return check.error(" ".join(map(str.strip, tried)), remedy)
     found = f"{java.version} from {java.source} ({java.executable}), pyspark {spark}"
     return check.ok(found)
 
 
-def _check_clock() -> DoctorFinding:
-    """Checks the clock's synchronisation, as NTP services report it to the kernel."""
+def _kernel_clock() -> tuple[int, int]:
+    """The answer of adjtimex, and the greatest error of the clock in µs."""
     buffer = ctypes.create_string_buffer(_TIMEX_BYTES)
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)  # not every C library has it
     answer = _UNREPORTED if adjtimex is None else adjtimex(buffer)
     _, _, _, error_us, _, _ = _TIMEX.unpack_from(buffer)
+    return answer, error_us
+
+
+def check_clock(answer: int, error_us: int) -> DoctorFinding:
+    """Checks the clock's synchronisation, as NTP services report it to the kernel."""
     check = Check("clock_kept", "host")
-    if answer in (_UNREPORTED, _UNSYNCHRONISED):
+    if answer == _UNREPORTED:
+        return check.warning(
+            "whether NTP keeps the clock cannot be read here",
+            "ask outside the container: chronyc tracking; timedatectl",
+        )
+    if answer == _UNSYNCHRONISED:
         return check.warning(
             "the kernel reports no synchronisation of the clock",
             "run NTP: systemctl enable --now chrony (or systemd-timesyncd)",
