@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from duewheel.config.keys_and_defaults import TimerSection
@@ -9,6 +10,7 @@ from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.topics.description import Topic
+from duewheel.schemas.name_patterns import of_shell
 
 _BYTES_MAX = "max.message.bytes"
 
@@ -20,15 +22,21 @@ def examine(cluster: Cluster) -> Findings:
     topics = cluster.topics
     targets = [topics[name] for name in timer.named_targets]
     for target in targets:
-        if not target.exists and not target.is_forbidden:
+        if target.is_absent:
             create = remedies.topic("create", target.name)
             yield Check("target_missing", f"topic {target.name}").error(
                 "the configuration names it as a target, and it does not exist: its messages "
                 "become dead letters",
                 f"`duewheel topic create {target.name}`, or {create}",
             )
-    timers = [topics[name] for name in cluster.timer_topics]
-    yield from check_sizes(timers, targets, remedies)
+    opened = timer.open_targets
+    for target in targets:
+        timers = [
+            topics[name]
+            for name in cluster.timer_topics
+            if re.search(of_shell(opened.get(name, opened.get("*", ()))), target.name)
+        ]
+        yield from check_size(timers, target, remedies)
 
 
 def check_open_targets(timer: TimerSection) -> Findings:
@@ -43,22 +51,15 @@ def check_open_targets(timer: TimerSection) -> Findings:
             yield check.warning("open for none: all dead letters", remedy)
 
 
-def check_sizes(timers: Sequence[Topic], targets: Sequence[Topic], remedies: Remedies) -> Findings:
-    """Checks that a target takes every message that a timer topic takes."""
+def check_size(timers: Sequence[Topic], target: Topic, remedies: Remedies) -> Findings:
+    """Checks that a target takes every message that the timer topics open for it take."""
     sizes_max = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
-    if not sizes_max:
+    if not sizes_max or _BYTES_MAX not in target.config:
         return
-    needed = max(sizes_max)
-    for target in targets:
-        if _BYTES_MAX not in target.config:
-            continue
-        most = int(target.config[_BYTES_MAX])
-        check = Check("message_size", f"topic {target.name}")
-        found = f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
-        if most >= needed:
-            yield check.ok(found)
-        else:
-            yield check.warning(
-                f"{found}: a larger message becomes a dead letter",
-                remedies.setting(target.name, f"{_BYTES_MAX}={needed}"),
-            )
+    needed, most = max(sizes_max), int(target.config[_BYTES_MAX])
+    found = f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
+    yield Check("message_size", f"topic {target.name}").of(
+        "warning" if most < needed else "ok",
+        found + ": a larger message becomes a dead letter" * (most < needed),
+        remedies.setting(target.name, f"{_BYTES_MAX}={needed}"),
+    )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
+from kafka.errors import for_code
+
 from duewheel.api.examination import DoctorFinding, Severity
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
@@ -29,8 +31,17 @@ def examine(cluster: Cluster) -> Findings:
     configs = {name: topic.config for name, topic in topics.items() if topic.config}
     # Also of topics that may not be described: their settings are not readable either.
     counts = {name: len(each.partitions) for name, each in topics.items() if not each.is_absent}
+    undescribed = {
+        name: for_code(each.error_code).__name__
+        for name, each in topics.items()
+        if not (each.exists or each.is_absent or each.is_forbidden)
+    }
+    for name, error in undescribed.items():
+        text = f"Kafka does not describe it at the moment: {error}"
+        yield Check("durability", f"topic {name}").error(text, remedies.topic("describe", name))
     for found in findings_of(settings, configs, counts):
-        yield as_finding(found, remedies)
+        if found.topic not in undescribed:
+            yield as_finding(found, remedies)
     others = [name for name in cluster.timer_topics if name not in settings.timer.topics]
     matching = [name for name in others if topics[name].exists]
     yield from check_matching(timer_findings_of(settings, matching, configs), remedies)

@@ -10,7 +10,7 @@ from tests.harness.config_file import small_settings
 from tests.harness.findings import partition, severities, topic
 
 from duewheel.clock import SystemClock
-from duewheel.doctor import topics
+from duewheel.doctor import targets, topics
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.topics.description import Topic
@@ -97,6 +97,20 @@ def test_a_setting_that_no_transaction_survives() -> None:
     assert (finding.code, finding.severity) == ("transaction_settings", "error")
     assert finding.found.startswith("segment.index.bytes is 12, below 64")
     assert "--entity-name t --add-config segment.index.bytes=" in finding.remedy
+
+
+def test_a_topic_without_a_leader_lacks_neither_itself_nor_a_right(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    timer = settings.timer.model_copy(update={"targets": ("mails",)})
+    cluster = Cluster(settings.model_copy(update={"timer": timer}), TopicChecks({}), SystemClock())
+    leaderless = 5
+    names = [*cluster.own_topics, "mails"]
+    cluster.topics = {name: Topic(name, leaderless) for name in names}
+    found = [f for part in (topics, targets) for f in part.examine(cluster)]
+    problems = [f for f in found if f.severity != "ok"]
+    assert {(f.code, f.subject) for f in problems} == {("durability", f"topic {n}") for n in names}
+    assert all("LeaderNotAvailableError" in f.found for f in problems)
+    assert all("--describe --topic" in f.remedy for f in problems)
 
 
 def test_a_topic_that_may_not_be_described_is_not_missing_and_hides_no_other(
