@@ -41,7 +41,7 @@ def examine(settings: Settings) -> Findings:
     yield check_open_files(soft)
     yield _check_memory(settings)
     yield check_clock(*_kernel_clock())
-    yield _check_java()  # last: it runs a foreign program
+    yield _check_java()  # last: it runs another program, and an error of that ends this part
 
 
 def check_open_files(limit: int) -> DoctorFinding:
@@ -67,14 +67,11 @@ def available_bytes(cgroup: Path) -> int:
         path = cgroup / limit
         with suppress(OSError, ValueError):  # there is none, or it is `max`
             left = int(path.read_text()) - int((cgroup / used).read_text())
-            available = min(available, left + _page_cache_to_drop(path.with_name("memory.stat")))
+            with suppress(OSError, KeyError, ValueError):  # not every container has it
+                stat = dict(map(str.split, path.with_name("memory.stat").read_text().splitlines()))
+                left += int(stat["inactive_file"])  # page cache to drop
+            available = min(available, left)
     return available
-
-
-def _page_cache_to_drop(stat: Path) -> int:
-    with suppress(OSError, KeyError, ValueError):  # not every container has it
-        return int(dict(map(str.split, stat.read_text().splitlines()))["inactive_file"])
-    return 0
 
 
 def check_memory(available: int, spark: int, cache: int) -> DoctorFinding:

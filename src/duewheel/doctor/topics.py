@@ -31,22 +31,20 @@ def examine(cluster: Cluster) -> Findings:
     configs = {name: topic.config for name, topic in topics.items() if topic.config}
     # Also of topics that may not be described: their settings are not readable either.
     counts = {name: len(each.partitions) for name, each in topics.items() if not each.is_absent}
-    undescribed = {
-        name: for_code(each.error_code).__name__
-        for name, each in topics.items()
-        if not (each.exists or each.is_absent or each.is_forbidden)
-    }
-    for name, error in undescribed.items():
-        text = f"Kafka does not describe it at the moment: {error}"
-        yield Check("durability", f"topic {name}").error(text, remedies.topic("describe", name))
+    known = {n for n, each in topics.items() if each.exists or each.is_absent or each.is_forbidden}
     for found in findings_of(settings, configs, counts):
-        if found.topic not in undescribed:
+        if found.topic in known:
             yield as_finding(found, remedies)
     others = [name for name in cluster.timer_topics if name not in settings.timer.topics]
     matching = [name for name in others if topics[name].exists]
     yield from check_matching(timer_findings_of(settings, matching, configs), remedies)
-    for topic in topics.values():
-        if topic.exists:
+    for name, topic in topics.items():
+        if name not in known:  # without a leader, say: neither there nor gone
+            text = (
+                f"Kafka does not describe it at the moment: {for_code(topic.error_code).__name__}"
+            )
+            yield Check("durability", f"topic {name}").error(text, remedies.topic("describe", name))
+        elif topic.exists:
             yield from check_durability(topic, remedies)
             yield from check_survivable(topic, remedies)
 

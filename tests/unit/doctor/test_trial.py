@@ -122,6 +122,7 @@ def test_group_offsets_that_fail_have_the_remedy_of_their_reason(
     found = tried._try_offsets(Offsets(error))  # type: ignore[arg-type]  # noqa: SLF001
     assert (found.severity, remedy in found.remedy) == (severity, True)
     assert ("kafka-acls" in found.remedy) == ("--group" in remedy)
+    assert tried._committed == {trial.COMMITTED}, "no reader must see the other record"  # noqa: SLF001
 
 
 def test_a_scratch_topic_that_may_not_be_seen_is_not_the_operators_to_create(
