@@ -12,7 +12,7 @@ from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings
 from duewheel.doctor.remedies import Remedies
-from duewheel.errors import DuewheelError
+from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.bootstrap import advertised_brokers
 from duewheel.kafka.ledger.producer_internals import OLDEST_BROKER
@@ -36,6 +36,7 @@ class _Answer:
     version: tuple[int, ...] = ()
     offered: apis.Offered = field(default_factory=dict)
     problem: str = ""
+    is_refusal: bool = False  # it refuses the client settings
 
     @property
     def name(self) -> str:
@@ -90,7 +91,7 @@ def _answer(
             lambda: admin.get_broker_version_data(number),
         )
     except DuewheelError as error:
-        return _Answer(number, place, problem=str(error))
+        return _Answer(number, place, problem=str(error), is_refusal=isinstance(error, ConfigError))
     took_ms = cluster.clock.boottime_ms() - began_ms
     return _Answer(number, place, took_ms, found.broker_version, dict(found.api_versions))
 
@@ -99,6 +100,10 @@ def _check_reachable(answer: _Answer) -> DoctorFinding:
     check = Check("broker_reachable", answer.name)
     if not answer.problem:
         return check.ok(f"{answer.place} answers, first after {answer.took_ms} ms")
+    if answer.is_refusal:
+        return check.error(
+            answer.problem, f"correct [kafka.client], or the listener {answer.place}"
+        )
     remedy = f"this host must reach {answer.place}, which the broker's advertised.listeners"
     remedy += " name: correct them, or name resolution and firewall"
     return check.error(answer.problem, remedy)

@@ -84,7 +84,7 @@ class _Trial:
         self._run = uuid.uuid4().bytes  # a topic that stays has records of earlier trials
         self._limits = replace(shard_settings.publisher_limits(cluster.settings), stop_s=_STOP_S)
         self._ledgers: list[TrialLedger] = []
-        self._committed = {COMMITTED}  # the keys of what a reader must see
+        self._committed = {COMMITTED}  # keys that a reader must see
 
     def run(self) -> Findings:
         began_ms = self._cluster.clock.boottime_ms()

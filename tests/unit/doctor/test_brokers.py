@@ -36,6 +36,15 @@ def test_settings_that_may_not_be_read() -> None:
     assert "--allow-principal User:x --operation DescribeConfigs --cluster" in finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("is_refusal", "remedy"), [(True, "correct [kafka.client]"), (False, "advertised.listeners")]
+)
+def test_a_broker_that_logs_no_client_in_is_not_out_of_reach(is_refusal: bool, remedy: str) -> None:
+    answer = brokers._Answer(1, "a:9092", problem="refused", is_refusal=is_refusal)  # noqa: SLF001
+    finding = brokers._check_reachable(answer)  # noqa: SLF001
+    assert (finding.severity, remedy in finding.remedy) == ("error", True)
+
+
 def test_the_oldest_kafka_that_is_not_refused_is_the_oldest_that_offers_all_apis() -> None:
     """By kafka-python's table of the APIs that each version of Kafka offers."""
     accepted = [v for v in BROKER_API_VERSIONS if brokers.check_version("b", v).severity == "ok"]
