@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -38,20 +37,24 @@ from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.login import in_words
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
+_TRIALS = "transactions and clocks"
 Begun = Callable[[str, int], None]  # called for each part: its name, and the number of parts
 
 
 def _on_scratch_topic(cluster: Cluster) -> Findings:
-    with ExitStack() as stack:
-        try:
-            scratch = stack.enter_context(scratch_topic(cluster))
-        except ConfigError as refusal:
-            yield not_created(cluster, refusal)
-            return
-        yield from guarded("transactions", trial.examine(cluster, scratch), cluster.clients)
-        yield from guarded("clocks", clocks.examine(cluster, scratch), cluster.clients)
-    for why in scratch.stays:
+    stays = list[str]()
+    yield from guarded(_TRIALS, _trials(cluster, stays), cluster.clients)
+    for why in stays:
         yield not_deleted(cluster, why)
+
+
+def _trials(cluster: Cluster, stays: list[str]) -> Findings:
+    try:
+        with scratch_topic(cluster, stays) as scratch:
+            yield from guarded("transactions", trial.examine(cluster, scratch), cluster.clients)
+            yield from guarded("clocks", clocks.examine(cluster, scratch), cluster.clients)
+    except ConfigError as refusal:
+        yield not_created(cluster, refusal)
 
 
 _OF_HOST: Mapping[str, Callable[[Settings], Findings]] = {
@@ -63,7 +66,7 @@ _OF_CLUSTER: Mapping[str, Callable[[Cluster], Findings]] = {
     "bootstrap servers": bootstrap.examine,
     "brokers": brokers.examine,
     # Before the topics: the first transaction makes Kafka create its own topics.
-    "transactions and clocks": _on_scratch_topic,
+    _TRIALS: _on_scratch_topic,
     "topics": topics.examine,
     "targets": targets.examine,
     "shard": shard.examine,

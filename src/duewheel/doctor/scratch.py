@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kafka.errors import (
     GroupAuthorizationFailedError,
@@ -42,16 +42,11 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class ScratchTopic:
-    """The topic with its partitions, and the ids of all brokers.
-
-    Attributes:
-        stays: after the with block, why it could not be deleted.
-    """
+    """The topic with its partitions, and the ids of all brokers."""
 
     topic: str
     partitions: Sequence[Partition]
     brokers: Sequence[int]
-    stays: list[str] = field(default_factory=list)
 
 
 def name_of(settings: Settings) -> str:
@@ -60,8 +55,11 @@ def name_of(settings: Settings) -> str:
 
 
 @contextlib.contextmanager
-def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic]:
+def scratch_topic(cluster: Cluster, stays: list[str]) -> Iterator[ScratchTopic]:
     """Yields the topic for the length of a with block; then deletes it, and the trial's group.
+
+    Args:
+        stays: gets the reason if it cannot be deleted.
 
     Raises:
         ConfigError: it cannot be created.
@@ -71,11 +69,10 @@ def scratch_topic(cluster: Cluster) -> Iterator[ScratchTopic]:
     with KafkaAdmin(settings.kafka.client_options("admin"), call_s) as admin:
         existed = name in admin.partition_counts([name])
         brokers = [broker for broker, _, _ in admin.call("list brokers", advertised_brokers)]
-        stays = list[str]()
         try:
             if not existed:
                 admin.create([TopicPlan(name, _SETTINGS, max(1, len(brokers)))])
-            yield ScratchTopic(name, admin.existing([name])[name].partitions, brokers, stays)
+            yield ScratchTopic(name, admin.existing([name])[name].partitions, brokers)
         finally:
             with contextlib.suppress(DuewheelError):
                 admin.call("delete the trial's group", lambda client: client.delete_groups([name]))

@@ -99,16 +99,21 @@ def test_client_settings_that_cannot_be_read_hide_no_finding_of_the_host(tmp_pat
     assert str(tmp_path / "absent") in last.found
 
 
-def test_a_scratch_topic_that_stays_is_named_though_both_trials_fail(
+def test_a_scratch_topic_that_stays_is_named_whatever_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def undeletable(_: Cluster) -> Iterator[ScratchTopic]:
-        scratch = ScratchTopic("t", (), ())
+    def undeletable(_: Cluster, stays: list[str]) -> Iterator[ScratchTopic]:
         try:
-            yield scratch
+            yield ScratchTopic("t", (), ())
         finally:
-            scratch.stays.append("no answer")
+            stays.append("no answer")
+
+    @contextmanager
+    def unmade(_: Cluster, stays: list[str]) -> Iterator[ScratchTopic]:
+        stays.append("no answer")
+        raise KafkaUnavailable("made, or not")
+        yield  # type: ignore[unreachable]
 
     def fails(*_: object) -> Iterator[DoctorFinding]:
         yield from ()
@@ -118,7 +123,12 @@ def test_a_scratch_topic_that_stays_is_named_though_both_trials_fail(
     monkeypatch.setattr(trial, "examine", fails)
     monkeypatch.setattr(clocks, "examine", fails)
     cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
-    part = examination._on_scratch_topic(cluster)  # noqa: SLF001
-    found = [(f.code, f.subject) for f in guarded("transactions and clocks", part, cluster.clients)]
-    failed = [("not_examined", "transactions"), ("not_examined", "clocks")]
-    assert found == [*failed, ("scratch_topic", f"topic {cluster.settings.app.id}.doctor.0")]
+
+    def failed() -> list[tuple[str, str]]:
+        found = examination._on_scratch_topic(cluster)  # noqa: SLF001
+        return [(f.code, f.subject) for f in found]
+
+    stays = ("scratch_topic", f"topic {cluster.settings.app.id}.doctor.0")
+    assert failed() == [("not_examined", "transactions"), ("not_examined", "clocks"), stays]
+    monkeypatch.setattr(examination, "scratch_topic", unmade)
+    assert failed() == [("not_examined", "transactions and clocks"), stays]
