@@ -130,7 +130,7 @@ def test_an_upgrade_to_more_shards_delivers_each_timer_once(shard: WholeShard, p
     one, two = (pods.release(number) for number in (1, 2))
     first = pods.start_pod(one, 0)
     shard.deliver_one(b"probe")
-    assert pods.end(one, HOOK, "reshard")[1].endswith("there are 1 shards\n")
+    assert pods.end(one, HOOK, "reshard")[1].endswith("there are 1 shards: nothing to change\n")
     shard.forget()
     known = schedule(shard, TIMERS, seed=11)
 
@@ -148,7 +148,7 @@ def test_an_upgrade_to_more_shards_delivers_each_timer_once(shard: WholeShard, p
     pods.start(two, POD, "duewheel", 0)
     pods.start_pod(two, 1)
     shard.wait(lambda: len(shard.arrivals.first) == len(known))
-    assert pods.end(two, HOOK, "reshard")[1].endswith("there are 2 shards\n")
+    assert pods.end(two, HOOK, "reshard")[1].endswith("there are 2 shards: nothing to change\n")
     after = schedule(shard, 40, seed=12, prefix=b"after")  # a double would come before these
     shard.wait(lambda: len(shard.arrivals.first) == len(known) + len(after))
     judge(shard, known | after)

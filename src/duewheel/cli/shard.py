@@ -213,13 +213,13 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: Printer) -> N
 
     Runs on any host, without a data directory. Running shards are fenced, and end with exit code 4;
     start the new number of shards afterwards, with the new [shard] count. After a kill, run it
-    again. Without a change to make it changes nothing.
+    again, or undo it with the old number: `sealed` lists the shards that wait for that.
     """
     from duewheel.ops.reshard import reassign_partitions
 
     result = reassign_partitions(settings, to, dry_run=dry_run)
-    begin = (
-        f"no shard has begun: begin each of the {to} with `duewheel init`, with that shard.count"
-    )
-    unchanged = {to: f"there are {to} shards", 0: begin}.get(result.from_shards)
-    output.show(result, None if unchanged is None else [unchanged])
+    unchanged = {
+        to: f"there are {to} shards: nothing to change",
+        0: f"no shard has begun: begin each of the {to} with `duewheel init`, with that shard.count",
+    }.get(result.from_shards)
+    output.show(result, None if unchanged is None or result.sealed else [unchanged])

@@ -26,6 +26,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -65,8 +66,9 @@ log = structlog.get_logger(__name__)
 def reassign_partitions(settings: Settings, to: int, *, dry_run: bool) -> Resharded:
     """Reassigns the partitions of all shards to `to` shards; [shard] of the settings is ignored.
 
-    Changes nothing if there are as many, whether each has begun or not, or if none has begun: then
-    the result's `from_shards` is 0. So the chart may run it before each upgrade.
+    Changes nothing if there are as many and none is sealed, whether each has begun or not, or if
+    none has begun: then the result's `from_shards` is 0. So the chart may run it before each
+    upgrade.
 
     Raises:
         RecoveryRefused: the partitions cannot be assigned to so many shards; nothing has changed,
@@ -138,12 +140,14 @@ class Reassignment:
         """Runs all steps; none in a dry run or without a change. See `reassign_partitions`."""
         existing = self._existing(past_open=False)
         begun = [*existing.values()]
-        if all(each.shards == self._to and each.sealed_for is None for each in begun):
-            return _report(self._to if begun else 0, self._to, begun, dry_run=dry_run)
+        shut = [each.shard for each in begun if each.sealed_for is not None]
+        report = partial(_report, self._to, shut, dry_run=dry_run)
+        if not shut and all(each.shards == self._to for each in begun):
+            return report(self._to if begun else 0, begun)
         old = _complete(existing)
-        report = _report(len(old), self._to, self._reassigned(old), dry_run=dry_run)
+        planned = report(len(old), self._reassigned(old))
         if dry_run:
-            return report
+            return planned
         self._cluster.make_room(self._to)
         self._cluster.take_lock()
         like, count = old[0], len(_complete(self._existing(past_open=True)))
@@ -161,7 +165,7 @@ class Reassignment:
             }
         )
         log.info("partitions are reassigned", from_shards=count, to_shards=self._to)
-        return _report(count, self._to, records, dry_run=False)
+        return report(count, records)
 
     def _reassigned(self, records: Sequence[Progress]) -> list[Progress]:
         """Builds the records of the new shards; an undo returns the old ones."""
@@ -322,7 +326,9 @@ def _complete(records: Mapping[int, Progress]) -> list[Progress]:
     return [records[shard] for shard in range(count)]
 
 
-def _report(count: int, to: int, records: Sequence[Progress], *, dry_run: bool) -> Resharded:
+def _report(
+    to: int, shut: list[int], count: int, records: Sequence[Progress], *, dry_run: bool
+) -> Resharded:
     moved = sum(
         shard_of(partition, count) != record.shard
         for record in records
@@ -333,6 +339,7 @@ def _report(count: int, to: int, records: Sequence[Progress], *, dry_run: bool) 
         from_shards=count,
         to_shards=to,
         moved=moved,
+        sealed=shut,
         shards=[_new_shard(record) for record in records],
     )
 

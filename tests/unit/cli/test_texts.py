@@ -40,7 +40,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
-from duewheel.ops import connection
+from duewheel.ops import connection, reshard
 from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.ops.shard.status import read_status
 from duewheel.ops.timers.pending import list_timers
@@ -88,6 +88,26 @@ def test_results_show_no_milliseconds_and_no_python(capsys: pytest.CaptureFixtur
         "shards.0.delivered_until 2027-01-15T08:00:00.000Z",
         "shards.0.apart           0ms",
     ]
+
+
+@pytest.mark.parametrize(
+    ("sealed", "shown"),
+    [
+        ([], ["there are 2 shards: nothing to change"]),
+        ([0], ["dry_run", "from_shards", "to_shards", "would move", "sealed", "shards", "took_s"]),
+    ],
+)
+def test_an_undo_of_a_reshard_is_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sealed: list[int], shown: list[str]
+) -> None:
+    result = Resharded(
+        dry_run=True, from_shards=2, to_shards=2, moved=0, sealed=sealed, shards=[], took_s=1
+    )
+    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
+    monkeypatch.setattr(reshard, "reassign_partitions", lambda *_, **__: result)
+    config = str(write_config(tmp_path, f"{HOST}:1", "app"))
+    ended = CliRunner().invoke(cli, ["reshard", "--to", "2", "--dry-run", "--config", config])
+    assert [re.split("  +| (?=[0-9t-])", line)[0] for line in ended.output.splitlines()] == shown
 
 
 def test_lag_is_never_negative() -> None:
