@@ -23,7 +23,7 @@ from tests.harness.sparkless_shard import SparklessShard
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
-from duewheel.ops.topics.targets import is_open
+from duewheel.ops.topics.targets import is_open_to_producers
 from duewheel.osutil.child_process import Child
 from duewheel.schemas.wire.single_record import Header
 
@@ -209,5 +209,5 @@ def test_another_topic_than_the_shards_takes_no_records(
     config: Path, shard: SparklessShard
 ) -> None:
     """Timers may have it as their target, and would forge records in it."""
-    assert not is_open(shard.settings, f"{shard.settings.app.id}.changes")
-    assert is_open(shard.settings, f"{shard.settings.app.id}.other")
+    assert not is_open_to_producers(shard.settings, f"{shard.settings.app.id}.changes")
+    assert is_open_to_producers(shard.settings, f"{shard.settings.app.id}.other")

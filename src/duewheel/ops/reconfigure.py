@@ -1,9 +1,9 @@
 """`duewheel reconfigure`: changes the settings that decide a row's slot, skips records, and accepts
 the loss of timer partitions, on a shard with progress.
 
-wheel/admin/ (change_settings.py, skip_records.py, accept_loss.py) and runtime/take_settings.py
-have the steps. A dry run takes no lock and no transactional id, so a
-running shard may make its report outdated.
+The steps are in wheel/admin/ (change_settings.py, skip_records.py, accept_loss.py) and in
+runtime/take_settings.py. A dry run takes neither a lock nor a transactional id, so a running shard
+may make its report outdated.
 """
 
 from __future__ import annotations

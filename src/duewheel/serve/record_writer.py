@@ -7,7 +7,7 @@ import json
 from duewheel.api.change_records import BegunChange
 from duewheel.errors import ConfigError
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
-from duewheel.ops.topics.targets import is_open
+from duewheel.ops.topics.targets import is_open_to_producers
 
 
 class RecordWriter:
@@ -24,7 +24,7 @@ class RecordWriter:
             ConfigError: timers may have the target `topic`, and forge records.
             KafkaUnavailable, InvalidTimer, Unacknowledged: as `TimerWriter.producer`.
         """
-        if topic not in self._closed and is_open(self._writer.settings, topic):
+        if topic not in self._closed and is_open_to_producers(self._writer.settings, topic):
             why = f"timers may have the target {topic}, and forge records"
             raise ConfigError(f"{why}: run `duewheel reconfigure`")
         self._closed.add(topic)

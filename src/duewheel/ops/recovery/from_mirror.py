@@ -145,9 +145,9 @@ def _lost_partitions(
     }
     configs = topics.topic_settings(list(mirrors))
     counts = topics.partition_counts([*mirrors, *mirrors.values()])
-    missing = set(settings.timer.topics).difference(mirrors.values())
-    for topic in sorted(missing):
-        raise ConfigError(f"{prefix}{topic}: no such topic, so {topic} has no mirror here")
+    if missing := sorted(set(settings.timer.topics).difference(mirrors.values())):
+        names = ", ".join(f"{prefix}{topic}" for topic in missing)
+        raise ConfigError(f"{names}: no such topic, so {', '.join(missing)} has no mirror here")
     for name in sorted(mirrors):
         if name in settings.timer_topics:
             raise ConfigError(f"{name} is a timer topic here: this shard would read the mirror")

@@ -106,8 +106,9 @@ def _preview(case: str, keep: Keep, starts: Marks, reread: Reread, begun_s: floa
 def _read_state(settings: Settings) -> tuple[Progress | None, Local]:
     """Reads the newest progress, then the state of the files, which is thus no older."""
     with stop_signals() as stopping:
-        publisher = factory.publisher(settings, factory.StoppableClock(stopping))
-        progress = publisher.peek()
+        clock = factory.StoppableClock(stopping)
+        with closing(factory.publisher(settings, clock)) as publisher:
+            progress = publisher.peek()
     local = survey(settings.storage.data_dir, settings.wheel)
     require_own_files(local, settings.shard.index, settings.storage.data_dir)
     if progress is None:
@@ -148,7 +149,7 @@ def _classify_rows(
     epoch_contracts = contracts(epochs, settings.dead_letter_topic)
     parsers = [functools.partial(parse, contract=contract) for contract in epoch_contracts]
     client = factory.kafka_clients(settings, "consumer")
-    with closing(LogReader(client, sorted(progress.topics))) as reader:
+    with LogReader(client, sorted(progress.topics)) as reader:
         for part in reader.read(bounds, _PART_BYTES):
             offsets += sum(fetched.end - fetched.begin for fetched in part)
             advanced(offsets, total)

@@ -6,19 +6,16 @@ down.
 
 from __future__ import annotations
 
-from contextlib import closing
 from functools import partial
 
 from duewheel.api.shard import BoundInForce, ShardView
-from duewheel.checkpoints import fs
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.files import open_state
+from duewheel.ops.files import open_files, open_state
 from duewheel.ops.shard.bounds_in_force import bounds_in_force
 from duewheel.runtime.configured_facts import ConfiguredFacts
 from duewheel.wheel.inspect.pending_counts import PendingTimers
-from duewheel.wheel.storage.data_directory import DataDirectory
 
 
 def read_status(settings: Settings, clock: Clock) -> ShardView:
@@ -39,10 +36,8 @@ class _WithBounds(ConfiguredFacts):
 
 
 def _count(settings: Settings) -> int | None:
-    data_dir = settings.storage.data_dir
     try:
-        directory = DataDirectory(data_dir, settings.wheel, fs.READING_FS)
+        with open_files(settings) as directory:
+            return PendingTimers(directory).count().total
     except ConfigError:
         return None  # not known by these settings: a start refuses them, too
-    with closing(directory):
-        return PendingTimers(directory).count().total

@@ -14,7 +14,7 @@ from duewheel.errors import DuewheelError
 from duewheel.schemas.name_patterns import of_shell
 
 
-def is_open(settings: Settings, topic: str) -> bool:
+def is_open_to_producers(settings: Settings, topic: str) -> bool:
     """Returns whether the shard in the data directory has begun without this topic of duewheel's
     own, and no `duewheel reconfigure` has added it: a producer could let duewheel write there.
     Without a shard there it is not known, and False.
