@@ -123,7 +123,7 @@ def with_settings(
                 require(extra)
             _configure_logs(settings, role)
             kafka = _kafka(settings) if needs_kafka else nullcontext()
-            with _explaining_no_room(settings.storage.data_dir), kafka:
+            with _explaining_no_room(settings), kafka:
                 return command(settings=settings, **others)
 
         return with_loaded
@@ -153,7 +153,8 @@ def _kafka(settings: Settings) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _explaining_no_room(data_dir: Path) -> Iterator[None]:
+def _explaining_no_room(settings: Settings) -> Iterator[None]:
+    data_dir = settings.storage.data_dir
     try:
         yield
     except OSError as error:
@@ -161,7 +162,12 @@ def _explaining_no_room(data_dir: Path) -> Iterator[None]:
             raise
         folder = next(folder for folder in (data_dir, *data_dir.parents) if folder.exists())
         found = shutil.disk_usage(folder)
+        of_shard = Path(str(error.filename or "")).is_relative_to(data_dir)
+        if of_shard or found.free <= settings.storage.min_free.of(found.total):
+            remedy = "make room there; storage.min_free reserves some"
+        else:
+            remedy = "the disk of the output or of temporary files is full, or a quota is used up"
         raise DiskFull(
-            f"{error}: {found.free >> 20} of {found.total >> 20} MiB are free at {data_dir}"
-            ": make room there; storage.min_free reserves some"
+            f"{error}: {found.free >> 20} of {found.total >> 20} MiB are free at {data_dir}: "
+            f"{remedy}"
         ) from error

@@ -44,18 +44,19 @@ class Printer:
         lines, or by default its fields without those that are `hidden`.
         """
         if self.is_json:
-            text = [_json(result)]
-        elif text is None:
+            click.echo(_json(result))
+            return
+        if text is None:
             fields = labelled(result)
             text = _aligned({name: value for name, value in fields.items() if name not in hidden})
         for line in text:
-            click.echo(line)
+            click.echo(printable(line))
 
-    def rows(self, rows: Iterable[R], text: Callable[[R], str]) -> R | None:
-        """Prints the results of a list, a line each; returns the last one."""
+    def rows(self, rows: Iterable[R], text: Callable[[R], str] | None = None) -> R | None:
+        """Prints the results of a list, a line each as `row`; returns the last one."""
         last = None
         for last in rows:
-            self.row(last, "" if self.is_json else text(last))
+            self.row(last, None if self.is_json or text is None else text(last))
         return last
 
     def row(self, row: Fields, text: str | None = None) -> None:
@@ -116,7 +117,7 @@ def with_sources(rows: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
 def _aligned(fields: Mapping[str, object]) -> Iterable[str]:
     if fields.get("dry_run"):
         fields = {_WOULD.get(key, key): value for key, value in fields.items()}
-    # Names, too: those of a message's headers are its producer's.
+    # Before the width is known: names of a message's headers are its producer's.
     rows = [(printable(key), value) for key, value in _flattened(fields)]
     width = max((len(key) for key, _ in rows), default=0)
     return (f"{key:<{width}} {value}" for key, value in rows)
@@ -128,8 +129,8 @@ def _named(fields: Mapping[str, object]) -> str:
 
 
 def say(text: str) -> None:
-    """Prints a line for people, beside the result: to stderr."""
-    click.echo(f"duewheel: {text}", err=True)
+    """Prints lines for people, beside the result: to stderr."""
+    click.echo("\n".join(map(printable, f"duewheel: {text}".split("\n"))), err=True)
 
 
 def _flattened(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
@@ -156,12 +157,12 @@ def _shown(value: object) -> str:
         value = [f"{name} {_shown(each)}" for name, each in value.items()]
     if isinstance(value, list):
         return ", ".join(map(_shown, value)) or "-"
-    return "-" if value is None else printable(str(value))
+    return "-" if value is None else str(value)
 
 
-def rest_of(size: int | None) -> str:
-    """Follows the start of a key of so many bytes; nothing follows a whole one (None)."""
-    return "" if size is None else f" … of {size} bytes"
+def rest_of(size: int | None, unit: str = "bytes") -> str:
+    """Follows the start of a text that has so many; nothing follows a whole one (None)."""
+    return "" if size is None else f" … of {size} {unit}"
 
 
 def printable(text: str) -> str:

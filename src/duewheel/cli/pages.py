@@ -35,8 +35,8 @@ def show_page(
     *,
     of: str,
 ) -> None:
-    """Prints the first `limit` rows. As text and JSON: if there are no rows, a line on stderr says
-    so; if there are more, it says which options list the next ones.
+    """Prints the first `limit` rows. If there are no rows, a line on stderr says so; if there are
+    more, it says which options list the next ones.
 
     Args:
         read: reads so many rows at most.
@@ -45,15 +45,21 @@ def show_page(
         place: makes the --page after a row.
         of: the rows' name.
     """
+    most = limit or (sys.maxsize - 1 if output.table_format else _LIMIT)
+    rows, last = read(most + 1), None
+
+    def shown() -> Iterator[R]:
+        nonlocal last
+        for each in islice(rows, most):
+            last = each
+            yield each
+
     if output.table_format:
         from duewheel.cli.table_output import write_table
 
-        most = limit or sys.maxsize
-        write_table(output.table_format, row, islice(read(most), most))
-        return
-    limit = limit or _LIMIT
-    rows = read(limit + 1)
-    last = output.rows(islice(rows, limit), line)
+        write_table(output.table_format, row, shown())
+    else:
+        output.rows(shown(), line)
     if last is None:
         say(f"no {of}")
     elif next(rows, None) is not None:

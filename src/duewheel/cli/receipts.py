@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import click
 
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter
@@ -38,13 +36,11 @@ def receipts(
     """
     from duewheel.ops.receipts import list_receipts
 
-    def read(_: int) -> Iterator[DeliveryReceipt]:
-        return list_receipts(settings, wanted, page)
-
-    def place(row: DeliveryReceipt) -> str:
-        return row.receipt
-
-    show_page(read, DeliveryReceipt, limit, output, _line, place, of="receipts")
+    show_page(
+        lambda _: list_receipts(settings, wanted, page),
+        *(DeliveryReceipt, limit, output, _line, lambda row: row.receipt),
+        of="receipts",
+    )
 
 
 def _line(row: DeliveryReceipt) -> str:

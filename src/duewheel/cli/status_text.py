@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 
 from duewheel.api.fact import phrases
 from duewheel.api.shard import IngestView, ProcessView, ShardView
-from duewheel.cli.output import printable
 from duewheel.config.durations import about
 
 Line = tuple[str, str]
@@ -23,18 +22,13 @@ def status_lines(shard: ShardView, now_ms: int, unreachable: str = "") -> Iterat
         now_ms: this host's clock.
         unreachable: why this host has no connection to Kafka; empty if that is not so.
     """
-    yield from _aligned(_status(shard, now_ms, unreachable))
-
-
-def _aligned(lines: Iterator[Line]) -> Iterator[str]:
-    """Lines with a name each, or "" for one that continues the line above."""
-    every = list(lines)
-    width = max(len(name) for name, _ in every)
-    for name, text in every:
-        yield f"{name:<{width}}  {text}"
+    lines = list(_status(shard, now_ms, unreachable))
+    width = max(len(name) for name, _ in lines)
+    return (f"{name:<{width}}  {text}" for name, text in lines)
 
 
 def _status(shard: ShardView, now_ms: int, unreachable: str) -> Iterator[Line]:
+    """Lines with a name each, or "" for one that continues the line above."""
     yield "ready", "yes" if shard.ready else "no"
     for code, reason in shard.not_ready.items():
         yield "", f"{reason} ({code})"
@@ -85,7 +79,7 @@ def _lag(ingest: IngestView, now_ms: int, *, answered: bool) -> str:
 
 def _table(name: str, texts: Mapping[str, str]) -> Iterator[Line]:
     for row, (key, text) in enumerate(texts.items()):
-        yield "" if row else name, printable(f"{key}: {text}")
+        yield "" if row else name, f"{key}: {text}"
 
 
 def _gib(count: int) -> str:

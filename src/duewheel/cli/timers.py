@@ -19,6 +19,8 @@ from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
+_SHOWN_MAX = 100  # timers of one id
+
 
 @click.command("list", cls=CommandWithExamples)
 @with_fields(TimerFilter, *OF_PENDING_TIMERS)
@@ -38,16 +40,11 @@ def list_timers(
 
     now_ms = SystemClock().now_ms()
 
-    def read(most: int) -> Iterator[TimerSummary]:
-        return pending.list_timers(settings, wanted, most, page)
-
-    def line(row: TimerSummary) -> str:
-        return timer_line(row, now_ms)
-
-    def place(row: TimerSummary) -> str:
-        return row.page
-
-    show_page(read, TimerSummary, limit, output, line, place, of="pending timers")
+    show_page(
+        lambda most: pending.list_timers(settings, wanted, most, page),
+        *(TimerSummary, limit, output, lambda row: timer_line(row, now_ms), lambda row: row.page),
+        of="pending timers",
+    )
 
 
 @click.command("show", cls=CommandWithExamples)
@@ -67,7 +64,7 @@ def show_timers(
     """Show pending timers by recall handle, or by id.
 
     Reads the data directory, without Kafka. A timer without an id has its topic-partition@offset
-    as its id.
+    as its id. Of the timers with one id it shows the first 100; `list --id` shows all in pages.
 
     Exit code 0: shown; 1: no such timer is pending.
     """
@@ -81,13 +78,15 @@ def show_timers(
         timer = pending.by_handle(settings, handle, body=body)
         rows = [] if timer is None else [timer]
     else:
-        rows = list(pending.matching_timers(settings, wanted, body=body))
-    for number, row in enumerate(rows):
+        rows = list(pending.matching_timers(settings, wanted, _SHOWN_MAX + 1, body=body))
+    for number, row in enumerate(rows[:_SHOWN_MAX]):
         if number and not output.is_json:
             click.echo()
         output.show(row if output.is_json else _as_text(row))
     if not rows:
         say("no such timer is pending here")
+    if len(rows) > _SHOWN_MAX:
+        say(f"more than {_SHOWN_MAX} timers match: `duewheel list --id` shows all, in pages")
     return 0 if rows else 1
 
 
@@ -117,8 +116,7 @@ def stats(settings: Settings, by: str | None, output: Printer) -> None:
     from duewheel.ops.timers import pending_stats
 
     if by == "level":
-        for row in pending_stats.levels(settings):
-            output.row(row)
+        output.rows(pending_stats.levels(settings))
         return
     found = pending_stats.stats(settings, SystemClock())
     if by is None:
@@ -126,8 +124,9 @@ def stats(settings: Settings, by: str | None, output: Printer) -> None:
         output.show(found if output.is_json else {**labelled(found), "pending": counted})
         return
     label, by_label = ("topic", found.by_topic) if by == "topic" else ("within_s", found.within_s)
-    for value, pending in by_label.items():
-        output.row({label: value, "pending": pending})
+    rows = ({label: value, "pending": pending} for value, pending in by_label.items())
+    if output.rows(rows) is None:
+        say("no pending timers")
 
 
 def timer_line(row: TimerSummary, now_ms: int) -> str:

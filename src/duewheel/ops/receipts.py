@@ -8,7 +8,6 @@ fewer partitions when a receipt was written, so the id alone names none.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -28,7 +27,7 @@ from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.ops.connection import ANSWER_S
-from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
+from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after, rows_of
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import constant, filled
@@ -53,8 +52,7 @@ def list_receipts(
         ConfigError: `page` does not parse, there are no receipts, or no such topic.
         KafkaUnavailable: no answer in time.
     """
-    with closing(_parts(settings, wanted, page)) as parts:
-        yield from (row for rows, _ in parts for row in rows)
+    return rows_of(_parts(settings, wanted, page))
 
 
 def page_of_receipts(
@@ -63,8 +61,8 @@ def page_of_receipts(
     """Returns a page of the receipts that `list_receipts` yields, of the timer topics in `scope`;
     after `within_s` it ends, with those so far. Raises as `list_receipts`.
     """
-    with closing(_parts(settings, wanted, wanted.page, scope)) as parts:
-        rows, following = page_of_parts(parts, wanted.limit, within_s, lambda row: row.receipt)
+    parts = _parts(settings, wanted, wanted.page, scope)
+    rows, following = page_of_parts(parts, wanted.limit, within_s, lambda row: row.receipt)
     return ReceiptList(receipts=rows, next=following)
 
 

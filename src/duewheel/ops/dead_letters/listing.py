@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,13 +29,13 @@ from duewheel.kafka.log.records import printable_name
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
-from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
+from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after, rows_of
+from duewheel.osutil.logs import shortened
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.partition_names import record_if_named
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 
-_REASON_MAX = 400  # characters
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
 
 
@@ -112,8 +112,7 @@ def list_letters(
         ConfigError: `page` does not parse, or there is no such topic.
         KafkaUnavailable: no answer in time.
     """
-    with closing(_parts(settings, wanted, page)) as parts:
-        yield from (row for rows, _ in parts for row in rows)
+    return rows_of(_parts(settings, wanted, page))
 
 
 def _parts(
@@ -162,7 +161,7 @@ def _error(letter: DeadLetter) -> str:
     which ingest does not know.
     """
     reason = rejection_in(letter.message_headers)
-    return letter.error if reason is None else f"{letter.error}: {reason[:_REASON_MAX]!r}"
+    return letter.error if reason is None else f"{letter.error}: {shortened(reason)!r}"
 
 
 def page_of_letters(
@@ -171,8 +170,8 @@ def page_of_letters(
     """Returns a page of the dead letters that `list_letters` yields, of the timer topics in
     `scope`; after `within_s` it ends, with those so far. Raises as `list_letters`.
     """
-    with closing(_parts(settings, wanted, wanted.page, scope)) as parts:
-        letters, following = page_of_parts(parts, wanted.limit, within_s, page_after)
+    parts = _parts(settings, wanted, wanted.page, scope)
+    letters, following = page_of_parts(parts, wanted.limit, within_s, page_after)
     return DeadLetterList(letters=letters, next=following)
 
 

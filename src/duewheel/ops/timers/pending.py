@@ -37,7 +37,6 @@ from duewheel.wheel.slots import slot_of
 
 PAGE_S = 0.5
 SEARCH_S = 10.0  # a producer may have written millions of timers with the id of a handle
-SHOWN_MAX = 100  # timers of one id
 
 
 def list_timers(
@@ -85,11 +84,11 @@ def by_handle(settings: Settings, handle: str, *, body: bool) -> TimerWithMessag
 
 
 def matching_timers(
-    settings: Settings, wanted: TimerFilter, *, body: bool
+    settings: Settings, wanted: TimerFilter, limit: int, *, body: bool
 ) -> Iterator[TimerWithMessage]:
-    """Yields the timers that match, SHOWN_MAX at most. Raises as `page_of`."""
+    """Yields the timers that match, `limit` at most. Raises as `page_of`."""
     with open_files(settings) as directory:
-        for timer in list_pending(directory, selection(settings, wanted), SHOWN_MAX):
+        for timer in list_pending(directory, selection(settings, wanted), limit):
             yield _with_message(settings, timer, body=body)
 
 
@@ -120,7 +119,10 @@ def pending_by_handle(
                 if timer.source == named.place:
                     return timer
             if time.monotonic() > end_s:
-                raise ConfigError(f"too many timers have the id {named.id!r}: search stopped")
+                raise ConfigError(
+                    f"too many timers have the id {named.id!r}: the search ended after "
+                    f"{within_s:g} s. `duewheel list --id` shows them, in pages"
+                )
         return None
 
 

@@ -110,7 +110,7 @@ def test_a_timer_is_shown_by_its_handle(shard: Settings) -> None:
         assert row.partition == (offset % 4 if offset % 5 == 0 else None)
         shown = [header.as_json() for header in row.headers or ()]
         assert shown == [{"name": "h", "value_base64": "/wA="}] * (offset % 3)
-        (by_id,) = timers.matching_timers(shard, TimerFilter(id=row.id), body=False)
+        (by_id,) = timers.matching_timers(shard, TimerFilter(id=row.id), 100, body=False)
         assert by_id.source == timer.source
         assert not by_id.as_json().keys() & {"value", "headers"}
         assert by_id.header_names == ["h"] * (offset % 3)
@@ -140,7 +140,7 @@ def test_timers_of_one_id_are_shown_one_by_one(settings: Settings) -> None:
     world.append(cancel(4, timer_id=b"a"))
     world.append(TimerRow(0, 5, NOW_MS + 5000, timer_id=b"a"))
     world.stop()
-    rows = list(timers.matching_timers(settings, TimerFilter(id="a"), body=False))
+    rows = list(timers.matching_timers(settings, TimerFilter(id="a"), 100, body=False))
     assert [row.cancelled for row in rows] == [True, True, True, False]
     shown = [timers.by_handle(settings, row.handle or "", body=False) for row in rows]
     assert shown == rows
