@@ -94,7 +94,8 @@ def test_a_first_message_needs_no_tools_of_kafka(
     assert "Kafka at" in run(config, "topic", "read", target).stderr
     sent = run(config, "send", "--topic", target, "--value", "v", "--delay", "1h")
     assert f"there is no topic '{target}' yet" in sent.stderr
-    assert objects(config, "init", "--create-targets")[1][-1]["state"] == "created"
+    created, begun = objects(config, "init", "--create-targets")[1][-2:]
+    assert (created["state"], begun["shard"], begun["began"]) == ("created", 0, False)
     assert run(config, "topic", "create", target).stdout == f"{target}  found\n"
     assert "`duewheel init` creates it" in run(config, "topic", "create", f"{name}.state").stderr
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from duewheel.api.model import Result
 
 
@@ -25,3 +27,4 @@ class CheckedFiles(Result):
     ok: bool
     records: int
     findings: list[FileFinding]
+    more: bool = Field(description="there may be more findings than the list has")

@@ -24,7 +24,8 @@ class Resharded(Result):
     to_shards: int
     moved: int = Field(description="partitions that change their shard")
     sealed: list[int] = Field(
-        default=[], description="shards that an unfinished run has left sealed, and a run gives back"
+        default=[],
+        description="shards that an unfinished run has left sealed",
     )
     shards: list[NewShard]
     took_s: float = 0.0

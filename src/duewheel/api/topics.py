@@ -24,6 +24,14 @@ class ExaminedTopic(Result):
     remedy: str = Field(description="name=value for kafka-configs.sh; empty: no setting helps")
 
 
+class BegunShard(Result):
+    """The shard after `init`."""
+
+    shard: int
+    began: bool = Field(description="false: it has begun before, and its progress is not changed")
+    open_targets: dict[str, list[str]] = Field(description="by timer topic")
+
+
 class CreatedTopic(Result):
     """A topic that was created, or found."""
 

@@ -11,8 +11,15 @@ import click
 from duewheel.api.requests import NamedTimers, NewTimer, Replacement, TimerFilter
 from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import with_dry_run, with_writer
-from duewheel.cli.output import Printer, labelled, say
-from duewheel.cli.replies import ReplyWait, say_what_keep_does, show_answer, with_wait
+from duewheel.cli.output import Printer, labelled
+from duewheel.cli.replies import (
+    ReplyWait,
+    end_of_wait,
+    say_if_missing,
+    say_what_keep_does,
+    show_answer,
+    with_wait,
+)
 from duewheel.cli.request_options import OF_NEW_TIMER, OF_PENDING_TIMERS, with_fields, with_request
 from duewheel.errors import ConfigError, Conflict
 
@@ -37,16 +44,11 @@ def send(writer: TimerWriter, timer: NewTimer, output: Printer) -> None:
     Refuses a timer that ingest would dead-letter, and says why.
     """
     from duewheel.ops.changes import requests
-    from duewheel.ops.topics.targets import is_missing
 
     output.show(requests.send(writer, timer))
     if timer.if_pending == "keep":
         say_what_keep_does(writer.settings)
-    if is_missing(writer.settings, timer.topic):
-        say(
-            f"there is no topic {timer.topic!r} yet. `duewheel topic create {timer.topic}` makes "
-            "it; until then a timer that is due becomes a dead letter"
-        )
+    say_if_missing(writer.settings, timer.topic)
 
 
 @click.command(cls=CommandWithExamples)
@@ -94,8 +96,8 @@ def cancel_matching(
     """Cancel all pending timers that match the options.
 
     They are read from the data directory, and each is cancelled by its handle. No option selects
-    a timer topic: `--topic` is the target. Exit codes as for `cancel`. A start does not extend a
-    --wait that is given.
+    a timer topic: `--topic` is the target. Exit codes as for `cancel`. A start does not extend the
+    wait.
     """
     from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
 
@@ -111,10 +113,10 @@ def cancel_matching(
     would_write = {"written": result.matched} if dry_run else {}
     shown = result if output.is_json else {**labelled(result), **would_write}
     output.show(shown, hidden=("sample",))
-    reply_topic = writer.settings.timer.reply_topic
-    awaits = reply_topic is not None and wait.seconds > 0 and not dry_run
-    cancelled = result.answers.get("cancelled", 0)
-    return 1 if awaits and cancelled < result.written else 0
+    if not result.written:
+        return 0
+    late, done = "none_in_time" in result.answers, result.answers.get("cancelled") == result.written
+    return end_of_wait(writer.settings, wait, late=late, done=done)
 
 
 @click.command(cls=CommandWithExamples)
@@ -138,5 +140,7 @@ def reschedule(
 
     goes_on = wait.goes_on(writer.settings)
     written = requests.reschedule(writer, named, new, reply=wait.seconds > 0)
+    if new.topic is not None:
+        say_if_missing(writer.settings, new.topic)
     result = written.after(wait.seconds, goes_on)
     return show_answer(writer.settings, result, wait, output)

@@ -15,7 +15,7 @@ from duewheel.cli.output import Printer, printable, say
 from duewheel.cli.request_options import OF_NEW_TIMER, with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import InvalidTimer, KafkaUnavailable, Unacknowledged
+from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable, Unacknowledged
 from duewheel.osutil.terminal import bar_of_count
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
     """Prints the results of lines, and their counts; returns the exit code.
 
     Raises:
-        Unacknowledged: Kafka has failed; with the counts so far.
+        ConfigError, Unacknowledged: a record is too large for a broker, or Kafka has failed; with
+            the counts so far.
     """
     written = refused = line = 0
     try:
@@ -59,14 +60,15 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
             line = row.line
             if isinstance(row, FailedLine):
                 refused += 1
-                say(printable(f"line {line}: {row.error}"))
+                say(printable(f"line {line}: {row.error}"))  # one line
             else:
                 written += 1
             if output.is_json:
                 output.row(row)
     except (InvalidTimer, KafkaUnavailable, Unacknowledged) as error:
         so_far = f"{written} written, {refused} refused, up to line {line}"
-        raise Unacknowledged(f"{so_far}; lines after it may be written: {error}") from error
+        kind = ConfigError if isinstance(error, InvalidTimer) else Unacknowledged
+        raise kind(f"{so_far}; lines after it may be written: {error}") from error
     if not output.is_json:
         click.echo(f"{written} written, {refused} refused")
     return 1 if refused else 0
@@ -105,6 +107,8 @@ def import_(
     if not output.is_json:
         for each in verdict.refused_first:
             click.echo(printable(f"refused: line {each.line}  {each.code}  {each.reason}"))
+        if (more := sum(verdict.refused.values()) - len(verdict.refused_first)) > 0:
+            click.echo(f"refused: {more} more lines, counted below")
     output.show(verdict, hidden=("refused_first",))
     if not verdict.complete:
         say(

@@ -33,13 +33,18 @@ class _InstantOfTopic(click.ParamType[tuple[str, int]]):
 
 @click.command(cls=CommandWithExamples)
 @click.option("--dry-run", is_flag=True, help="required without --from-mirror")
-@click.option("--from-mirror", metavar="PREFIX", help="of the copied topics' names")
+@click.option(
+    "--from-mirror",
+    metavar="PREFIX",
+    help="takes the timers of a lost cluster from its copied topics, whose names begin so",
+)
 @click.option(
     "--delivered-before",
     type=_InstantOfTopic(),
     multiple=True,
     metavar="TOPIC=INSTANT",
-    help="of a timer topic, until when timers that no receipt decides count as delivered",
+    help="timers of this timer topic that were due before then, and that no receipt decides, count "
+    "as delivered",
 )
 @with_result(needs_kafka=True)
 def recover(
@@ -71,6 +76,8 @@ def recover(
         output.show(preview)
         return 0
     before_ms = dict(delivered_before)
+    if len(before_ms) < len(delivered_before):
+        raise ConfigError("--delivered-before: give one instant for each timer topic")
     if unknown := sorted(topic for topic in before_ms if topic not in settings.timer_topics):
         raise ConfigError(f"--delivered-before: {unknown[0]} is no timer topic")
     with bar_of_count("timers") as advanced:

@@ -16,6 +16,7 @@ from duewheel.cli.options import DURATION_MS, Command
 from duewheel.cli.output import Printer, say
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
 
 DEFAULT_S = 10.0
 _START_S = 60.0  # a reply is awaited so long while the processes start
@@ -74,6 +75,8 @@ def with_wait(command: Command) -> Command:
     @click.option("--no-wait", is_flag=True, help="do not wait for the reply")
     @functools.wraps(command)
     def waiting(wait_ms: int | None, *, no_wait: bool, **others: Any) -> Any:
+        if no_wait and wait_ms is not None:
+            raise ConfigError("give either --wait or --no-wait")
         if no_wait:
             wait = ReplyWait(0)
         else:
@@ -88,14 +91,25 @@ def show_answer(
 ) -> int:
     """Prints the outcome of a request; returns the exit code."""
     output.show(result)
+    answer = result.answer
+    return end_of_wait(settings, wait, late=answer is None, done=answer == "cancelled")
+
+
+def end_of_wait(settings: Settings, wait: ReplyWait, *, late: bool, done: bool) -> int:
+    """Says why there is no reply; returns the exit code.
+
+    Args:
+        late: a reply that was awaited has not come.
+        done: all that were awaited say "cancelled".
+    """
     if not wait.seconds:
         return 0
     if settings.timer.reply_topic is None:
         say(_NO_REPLY_TOPIC)
         return 0
-    if result.answer is None:
+    if late:
         say(f"written, but no reply in time: it takes effect without one{why_late(settings)}")
-    return 0 if result.answer == "cancelled" else 1
+    return 0 if done else 1
 
 
 def say_what_keep_does(settings: Settings) -> None:
@@ -110,6 +124,17 @@ def say_what_keep_does(settings: Settings) -> None:
         "written; while an earlier timer with its id is pending in its partition, this one is "
         f"dropped (`kept`), else it is pending (`taken`): {which}"
     )
+
+
+def say_if_missing(settings: Settings, target: str) -> None:
+    """Prints that a target of a written timer does not exist yet."""
+    from duewheel.ops.topics.targets import is_missing
+
+    if is_missing(settings, target):
+        say(
+            f"there is no topic {target!r} yet. `duewheel topic create {target}` makes it; until "
+            "then a timer that is due becomes a dead letter"
+        )
 
 
 def why_late(settings: Settings) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from duewheel.api.schedules import NewSchedule, Pause, ScheduleDifference, Sched
 from duewheel.cli.command_help import CommandGroup
 from duewheel.cli.options import Command, with_dry_run, with_result, with_writer
 from duewheel.cli.output import Printer, say
-from duewheel.cli.replies import DEFAULT_S, why_late
+from duewheel.cli.replies import DEFAULT_S, say_if_missing, why_late
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.durations import format_duration_ms
@@ -74,6 +74,7 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
 
     put = partial(changes.put, writer, name, new)
     written = listing.patiently(partial(put, may_add=False), listing.READ_PAUSES_S, put)
+    say_if_missing(writer.settings, new.target)
     return _applied(writer, written, wait_s, output)
 
 
@@ -91,7 +92,9 @@ def list_(settings: Settings, output: Printer) -> None:
         from duewheel.cli.table_output import write_table
 
         write_table(output.table_format, ScheduleSummary, rows)
-    elif output.rows(rows, _line) is None:
+    else:
+        output.rows(rows, _line)
+    if not rows:
         say("no schedules")
 
 
@@ -106,6 +109,8 @@ def next_(settings: Settings, name: str, timer_topic: str | None, output: Printe
     found = listing.patiently(look, listing.READ_PAUSES_S)
     if found.paused:
         say(f"{name} is paused: none of these fires before `duewheel schedule resume`")
+    if not found.due_ms:
+        say(f"{name} has no instant from now on")
     zone = ZoneInfo(found.zone or "UTC")
     for due_ms in found.due_ms:
         local = datetime.fromtimestamp(due_ms / 1000, zone).isoformat(timespec="milliseconds")
@@ -200,14 +205,20 @@ def apply(
     from duewheel.ops.schedules.apply import apply
 
     found = apply(writer, file, prune=prune, dry_run=dry_run, wait_s=wait_s)
-    output.rows(found, _difference)
-    return 0 if dry_run else _taken(writer, all(row.applied for row in found), wait_s)
+    if output.rows(found, _difference) is None:
+        say(f"{file} has no schedule")
+    if dry_run:
+        say("--dry-run: nothing was written")
+        return 0
+    return _end_of_wait(writer, [row.name for row in found if not row.applied], wait_s)
 
 
 def _difference(row: ScheduleDifference) -> str:
     parts = [f"{row.change:<9}  {row.name}"]
     if row.change == "changed":
         parts += (f"{each.field} {each.old or '-'} -> {each.new or '-'}" for each in row.fields)
+    if row.change == "elsewhere":
+        parts.append("another shard has its partition: apply the file on that host, too")
     return "  ".join(parts)
 
 
@@ -220,15 +231,15 @@ def _patiently(change: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
 def _applied(writer: TimerWriter, written: WrittenSchedule, wait_s: float, output: Printer) -> int:
     row = written.after(writer.settings, wait_s)
     output.show(row)
-    return _taken(writer, row.applied, wait_s)
+    return _end_of_wait(writer, [] if row.applied else [row.name], wait_s)
 
 
-def _taken(writer: TimerWriter, taken: bool, wait_s: float) -> int:
-    """Returns the exit code; says so if ingest has not taken a change within the wait."""
-    if taken or not wait_s:
+def _end_of_wait(writer: TimerWriter, late: Sequence[str], wait_s: float) -> int:
+    """Returns the exit code; names the schedules that ingest has not taken within the wait."""
+    if not late or not wait_s:
         return 0
     why = why_late(writer.settings)
-    say(f"it is written, and takes effect once ingest has taken it{why}")
+    say(f"{', '.join(late)}: written, and takes effect once ingest has taken it{why}")
     return 1
 
 

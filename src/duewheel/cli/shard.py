@@ -80,9 +80,9 @@ def _with_part(command: Command) -> Command:
         **others: Any,
     ) -> Any:
         kinds = {"target": target, "timer-topic": timer_topic, "tag": tag}
-        named = [process, *((kind, name) for kind, name in kinds.items() if name)]
-        parts = [each for each in named if each]
-        if len(parts) != 1:
+        given = [(kind, name) for kind, name in kinds.items() if name is not None]
+        parts = [*given, *([process] if process else [])]
+        if len(parts) != 1 or "" in kinds.values():
             raise ConfigError("name one of: ingest, dequeue, --target, --timer-topic, --tag")
         return command(part=parts[0], **others)
 
@@ -110,15 +110,12 @@ def pause(settings: Settings, part: Part, given: SelectivePause, output: Printer
     from duewheel.ops.connection import require_kafka
     from duewheel.ops.shard.pause import set_paused
     from duewheel.ops.shard.selective_pause import pause_selection, require_pausable
-    from duewheel.ops.topics.targets import doubts_about
 
     if isinstance(part, tuple):
         require_pausable(settings, *part)
         with require_kafka(settings):
             output.show(pause_selection(settings, SystemClock(), *part, given))
-            kind, name = part
-            if kind == "target" and (doubts := doubts_about(settings, name)):
-                say(f"paused, but {', and '.join(doubts)}")
+            _say_doubts(settings, part, "paused")
     elif given.model_fields_set:
         raise ConfigError("--for and --note are for --target, --timer-topic and --tag")
     else:
@@ -141,8 +138,17 @@ def resume(settings: Settings, part: Part, output: Printer) -> None:
         require_name(*part)
         with require_kafka(settings):
             output.show(resume_selection(settings, *part))
+            _say_doubts(settings, part, "resumed")
     else:
         output.show(set_paused(settings, part, on=False))
+
+
+def _say_doubts(settings: Settings, part: tuple[PausedKind, str], done: str) -> None:
+    from duewheel.ops.topics.targets import doubts_about
+
+    kind, name = part
+    if kind == "target" and (doubts := doubts_about(settings, name)):
+        say(f"{done}, but {', and '.join(doubts)}")
 
 
 @click.command(cls=CommandWithExamples)
@@ -161,7 +167,8 @@ def check(settings: Settings, output: Printer) -> int:
     from duewheel.ops.files import check_files
 
     checked = check_files(settings)
-    counts = f"{checked.records} records, {len(checked.findings)} findings"
+    more = " or more: the list ends here" if checked.more else ""
+    counts = f"{checked.records} records, {len(checked.findings)} findings{more}"
     output.show(checked, [*(each.text for each in checked.findings), counts])
     return 0 if checked.ok else 1
 
@@ -220,6 +227,6 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: Printer) -> N
     result = reassign_partitions(settings, to, dry_run=dry_run)
     unchanged = {
         to: f"there are {to} shards: nothing to change",
-        0: f"no shard has begun: begin each of the {to} with `duewheel init`, with that shard.count",
+        0: f"no shard has begun: begin each of the {to} with `duewheel init` and that shard.count",
     }.get(result.from_shards)
     output.show(result, None if unchanged is None or result.sealed else [unchanged])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
+from duewheel.api.topics import BegunShard
 from duewheel.cli.command_help import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_result
-from duewheel.cli.output import Printer
+from duewheel.cli.output import Printer, rest_of, say
 from duewheel.clock import SystemClock
 from duewheel.config.durations import about
 from duewheel.config.instants import utc_text
@@ -32,8 +34,7 @@ _VALUE_CHARACTERS_MAX = 200
 )
 @click.option(
     "--replication-factor",
-    type=int,
-    default=-1,
+    type=click.IntRange(1, 32_767),
     help="of duewheel's new topics; by default the brokers' setting",
 )
 @click.option(
@@ -44,7 +45,7 @@ def init(
     settings: Settings,
     *,
     partitions: int | None,
-    replication_factor: int,
+    replication_factor: int | None,
     create_targets: bool,
     output: Printer,
 ) -> int:
@@ -65,15 +66,20 @@ def init(
         differs |= topic.state == "differs"
         output.rows([topic], lambda row: "  ".join(filter(None, row.as_json().values())))
     if differs:
+        say("no shard was begun: correct the topics that differ, and run `duewheel init` again")
         return 1
-    began = begin_shard(settings, SystemClock())
-    if not output.is_json:
-        before = "the shard has begun before: its progress is not changed"
-        click.echo("the shard has begun" if began else before)
-        for name, opened in settings.timer.open_targets.items():
-            names = ", ".join(opened) or "no target: name some in timer.targets or timer.mapping"
-            click.echo(f"{name} is open for {names}")
+    began, opened = begin_shard(settings, SystemClock()), settings.timer.open_targets
+    row = BegunShard(shard=settings.shard.index, began=began, open_targets=opened)
+    output.show(row, _begun_lines(row))
     return 0
+
+
+def _begun_lines(row: BegunShard) -> Iterator[str]:
+    before = "the shard has begun before: its progress is not changed"
+    yield "the shard has begun" if row.began else before
+    for name, opened in row.open_targets.items():
+        names = ", ".join(opened) or "no target: name some in timer.targets or timer.mapping"
+        yield f"{name} is open for {names}"
 
 
 @click.group(cls=CommandGroup)
@@ -125,7 +131,8 @@ def read(
 
     All that it has, or with --follow those that arrive from now on; `--follow --from 0` shows both.
 
-    It stores no position and joins no group. Text has one line for each record, JSON all headers.
+    It stores no position and joins no group. Text has one line for each record, with the first 200
+    characters of its value; JSON has all of it, and the headers.
     """
     from duewheel.config.range_ends import BEGINNING, Bound
     from duewheel.ops.topics.reading import lines_to_import, records_of
@@ -140,10 +147,11 @@ def read(
     if bound is None and not follow:
         bound = BEGINNING
     rows = records_of(settings, name, bound, follow=follow)
-    output.rows(islice(rows, limit), _line)
+    output.rows(islice(rows, limit), record_line)
 
 
-def _line(row: ReadRecord) -> str:
+def record_line(row: ReadRecord) -> str:
+    """The line of a record, with the start of its value."""
     key = row.key_base64 if row.key is None else row.key
     value = row.value if row.decoded is None else row.decoded
     parts = [
@@ -151,7 +159,12 @@ def _line(row: ReadRecord) -> str:
         f"{row.partition}@{row.offset}",
         "" if row.late_ms is None else f"{about(row.late_ms)} late",
         "no key" if key is None else f"key {key}",
-        "no value" if value is None else value[:_VALUE_CHARACTERS_MAX],
+        "no value" if value is None else _start_of(value),
         "" if row.not_decoded is None else f"({row.not_decoded})",
     ]
     return "  ".join(filter(None, parts))
+
+
+def _start_of(value: str) -> str:
+    size = None if len(value) <= _VALUE_CHARACTERS_MAX else len(value)
+    return f"{value[:_VALUE_CHARACTERS_MAX]}{rest_of(size, 'characters')}"

@@ -21,6 +21,7 @@ from duewheel.errors import (
 )
 from duewheel.wheel.storage import full_check
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.findings import FINDINGS_MAX
 
 _POLL_S = 0.05
 
@@ -108,4 +109,5 @@ def check_files(settings: Settings) -> CheckedFiles:
         FileFinding(file=each.file, offset=each.offset, code=each.code, detail=each.detail)
         for each in report.findings
     ]
-    return CheckedFiles(ok=report.ok, records=report.records, findings=findings)
+    more = len(findings) >= FINDINGS_MAX
+    return CheckedFiles(ok=report.ok, records=report.records, findings=findings, more=more)

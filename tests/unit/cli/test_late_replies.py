@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests.harness.config_file import small_settings
 from tests.harness.local_world import LocalWorld
 from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.file_lock import FileLock
 from duewheel.checkpoints.fs import HOST_FS
-from duewheel.cli.replies import ReplyWait
+from duewheel.cli.main import cli
+from duewheel.cli.replies import ReplyWait, end_of_wait
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
+from duewheel.errors import ConfigError
 from duewheel.ops.shard import local_readiness, processes
 from duewheel.runtime import run_file
 from duewheel.runtime.run_file import Supervised
@@ -78,3 +81,41 @@ def test_a_start_is_seen_in_what_run_writes(
     fd = HOST_FS.open_file(supervised / run_file.FILE_NAME)
     run_file.write(fd, {"ingest": ingest, "dequeue": Supervised(pid=8, lives=True)})
     assert processes.is_starting(stopped) is starting
+
+
+@pytest.mark.parametrize(
+    ("seconds", "late", "done", "code", "told"),
+    [
+        (10.0, True, False, 1, "no reply in time: it takes effect without one; ingest is stopped"),
+        (10.0, False, False, 1, ""),
+        (10.0, False, True, 0, ""),
+        (0.0, True, False, 0, ""),
+    ],
+)
+def test_a_missing_reply_is_explained(
+    stopped: Settings,
+    capsys: pytest.CaptureFixture[str],
+    seconds: float,
+    late: bool,
+    done: bool,
+    code: int,
+    told: str,
+) -> None:
+    replies = {"timer": stopped.timer.model_copy(update={"reply_topic": "replies"})}
+    settings = stopped.model_copy(update=replies)
+    assert end_of_wait(settings, ReplyWait(seconds), late=late, done=done) == code
+    assert told in capsys.readouterr().err or not told
+
+
+def test_without_a_reply_topic_no_reply_is_awaited(
+    stopped: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert end_of_wait(stopped, ReplyWait(), late=False, done=False) == 0
+    assert "timer.reply_topic names no topic" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["cancel", "--handle", "h"], ["cancel-matching", "--id", "a"]])
+def test_a_wait_is_given_once(words: list[str]) -> None:
+    given = [*words, "--wait", "5s", "--no-wait"]
+    with pytest.raises(ConfigError, match="either --wait or --no-wait"):
+        CliRunner().invoke(cli, given, standalone_mode=False, catch_exceptions=False)

@@ -38,6 +38,13 @@ def test_a_topic_without_an_instant_is_named_with_its_option(given: str, why: st
     [
         (["--dry-run", "--delivered-before", "orders=1"], "--delivered-before needs --from-mirror"),
         ([], "a lost cluster needs --from-mirror"),
+        (
+            [
+                *("--from-mirror", "A.", "--delivered-before", "orders.delayed=1"),
+                *("--delivered-before", "orders.delayed=2"),
+            ],
+            "one instant for each timer topic",
+        ),
     ],
 )
 def test_options_that_need_the_mirror_name_it(

@@ -88,8 +88,12 @@ def test_a_line_too_large_for_the_client_is_refused_and_stops_no_other(
 
 
 def test_a_line_too_large_for_the_broker_ends_after_what_was_written(tmp_path: Path) -> None:
-    with pytest.raises(Unacknowledged, match=r"1 written, 1 refused, up to line 2; .* too large"):
+    """A caller that tries again after exit code 3 would not end."""
+    with pytest.raises(
+        ConfigError, match=r"1 written, 1 refused, up to line 2; .* too large"
+    ) as error:
         show_lines(of_sizes(tmp_path, 1, 10, 6, 3), Printer(is_json=False))
+    assert error.value.exit_code == ConfigError.exit_code
 
 
 def test_no_line_of_the_file_writes_to_the_terminal(

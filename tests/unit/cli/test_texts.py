@@ -27,15 +27,17 @@ from duewheel.api.reshard import NewShard, Resharded
 from duewheel.api.schedules import NextInstants, ScheduleSummary
 from duewheel.api.shard import ShardView
 from duewheel.api.timers import TimerSummary
+from duewheel.api.topics import ReadRecord
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.cli.dead_letters import letter_line
 from duewheel.cli.main import cli
-from duewheel.cli.output import Printer, printable
+from duewheel.cli.output import Printer, printable, say
 from duewheel.cli.status_text import status_lines
 from duewheel.cli.timers import timer_line
+from duewheel.cli.topics import record_line
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.dev.listeners import HOST, free_ports
@@ -92,13 +94,10 @@ def test_results_show_no_milliseconds_and_no_python(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     ("sealed", "shown"),
-    [
-        ([], ["there are 2 shards: nothing to change"]),
-        ([0], ["dry_run", "from_shards", "to_shards", "would move", "sealed", "shards", "took_s"]),
-    ],
+    [([], "there are 2 shards: nothing to change"), ([0, 1], "sealed 0, 1")],
 )
 def test_an_undo_of_a_reshard_is_a_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sealed: list[int], shown: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sealed: list[int], shown: str
 ) -> None:
     result = Resharded(
         dry_run=True, from_shards=2, to_shards=2, moved=0, sealed=sealed, shards=[], took_s=1
@@ -107,7 +106,9 @@ def test_an_undo_of_a_reshard_is_a_change(
     monkeypatch.setattr(reshard, "reassign_partitions", lambda *_, **__: result)
     config = str(write_config(tmp_path, f"{HOST}:1", "app"))
     ended = CliRunner().invoke(cli, ["reshard", "--to", "2", "--dry-run", "--config", config])
-    assert [re.split("  +| (?=[0-9t-])", line)[0] for line in ended.output.splitlines()] == shown
+    lines = [" ".join(line.split()) for line in ended.output.splitlines()]
+    assert shown in lines
+    assert len(lines) == 1 or sealed
 
 
 def test_lag_is_never_negative() -> None:
@@ -233,6 +234,33 @@ def test_no_name_of_a_header_writes_to_the_terminal(capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert all(r"header a\ncancelled true\x1b[2J" in line for line in lines[1:])
+
+
+def test_no_error_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    say("two lines:\n  a\x1b[2J")
+    Printer(is_json=False).show({}, ["found\nerrors: 0\x7f"])
+    Printer(is_json=True).show({"a": "\x7f\n"})
+    shown = capsys.readouterr()
+    assert shown.err == "duewheel: two lines:\n  a\\x1b[2J\n"
+    text, as_json = shown.out.splitlines()
+    assert text == r"found\nerrors: 0\x7f"
+    assert json.loads(as_json) == {"a": "\x7f\n"}
+
+
+def test_a_value_that_is_cut_says_so() -> None:
+    row = ReadRecord(
+        partition=0, offset=7, timestamp_ms=NOW_MS, value="v" * 200, headers=[], late_ms=None
+    )
+    assert record_line(row).endswith(f"0@7  no key  {'v' * 200}")
+    longer = row.model_copy(update={"value": "é" * 201})
+    assert record_line(longer).endswith(f"  {'é' * 200} … of 201 characters")
+
+
+@pytest.mark.parametrize("factor", ["0", "-7", "32768"])
+def test_no_broker_is_asked_for_an_impossible_replication(factor: str) -> None:
+    ended = CliRunner().invoke(cli, ["init", "--replication-factor", factor])
+    assert ended.exit_code == ConfigError.exit_code
+    assert "is not in the range 1<=x<=32767" in ended.output
 
 
 def test_stats_says_that_cancelled_timers_count(tmp_path: Path) -> None:
@@ -364,7 +392,7 @@ def a_shard_at_work() -> ShardView:
 
 
 def test_status_of_a_shard_at_work() -> None:
-    assert list(status_lines(a_shard_at_work(), NOW_MS)) == [
+    assert list(map(printable, status_lines(a_shard_at_work(), NOW_MS))) == [
         "ready         no",
         "              7 offsets are read again; nothing is delivered until then (recovering)",
         "shard         0, standby, in /d",
@@ -467,6 +495,7 @@ def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) ->
     [
         (["pause"], "name one of"),
         (["resume", "ingest", "--target", "a"], "name one of"),
+        (["pause", "ingest", "--tag", ""], "name one of"),
         (["pause", "ingest", "--for", "1h"], "are for --target, --timer-topic and --tag"),
         (["pause", "--target", "timers"], "'timers' is a topic of"),
         (["pause", "--target", "app.dead-letter"], "'app.dead-letter' is a topic of"),

@@ -102,7 +102,7 @@ def find_matching(
             if len(matching.named) > at_most:
                 raise Conflict(f"more than {at_most} timers match: narrow the filter")
             if time.monotonic() > end_s:
-                raise ConfigError(f"the search takes longer than {within_s:g} s: narrow it")
+                raise ConfigError(f"the search takes longer than {within_s:g} s: narrow the filter")
     return matching
 
 

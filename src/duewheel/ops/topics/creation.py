@@ -19,14 +19,14 @@ from duewheel.schemas.name_patterns import require_topic_name
 def init_topics(
     settings: Settings,
     partitions: int | None,
-    replication_factor: int,
+    replication_factor: int | None,
     is_wanted: Callable[[str], bool],
 ) -> Iterator[ExaminedTopic]:
     """Creates duewheel's topics that are missing, and checks the others.
 
     Args:
         partitions: of new timer topics; None: the brokers' setting.
-        replication_factor: of new topics; -1: the brokers' setting.
+        replication_factor: of new topics; None: the brokers' setting.
         is_wanted: decides whether a missing target that the settings name is created.
 
     Raises:
@@ -34,9 +34,8 @@ def init_topics(
         ConfigError: no right to create a topic.
     """
     with factory.kafka_admin(settings) as admin:
-        found = admin.init_topics(
-            settings, partitions=partitions, replication_factor=replication_factor
-        )
+        factor = replication_factor or -1  # Kafka's word for the brokers' setting
+        found = admin.init_topics(settings, partitions=partitions, replication_factor=factor)
         for finding in (*found, *_targets(settings, admin, is_wanted)):
             yield ExaminedTopic(
                 topic=finding.topic,
