@@ -37,11 +37,10 @@ def dlq_list(
     """Show dead letters, oldest first within each partition."""
     from duewheel.ops.dead_letters.listing import list_letters, page_after
 
-    show_page(
-        lambda _: list_letters(settings, wanted, page),
-        *(DeadLetterSummary, limit, output, letter_line, page_after),
-        of="dead letters",
-    )
+    def read(_: int) -> Iterator[DeadLetterSummary]:
+        return list_letters(settings, wanted, page)
+
+    show_page(read, DeadLetterSummary, limit, output, letter_line, page_after, of="dead letters")
 
 
 def letter_line(row: DeadLetterSummary) -> str:

@@ -160,9 +160,9 @@ def _shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def rest_of(size: int | None, unit: str = "bytes") -> str:
-    """Follows the start of a text that has so many; nothing follows a whole one (None)."""
-    return "" if size is None else f" … of {size} {unit}"
+def rest_of(size: int | None) -> str:
+    """Follows the start of a key of so many bytes; nothing follows a whole one (None)."""
+    return "" if size is None else f" … of {size} bytes"
 
 
 def printable(text: str) -> str:

@@ -33,18 +33,13 @@ class _InstantOfTopic(click.ParamType[tuple[str, int]]):
 
 @click.command(cls=CommandWithExamples)
 @click.option("--dry-run", is_flag=True, help="required without --from-mirror")
-@click.option(
-    "--from-mirror",
-    metavar="PREFIX",
-    help="takes the timers of a lost cluster from its copied topics, whose names begin so",
-)
+@click.option("--from-mirror", metavar="PREFIX", help="begins the names of the copied topics")
 @click.option(
     "--delivered-before",
     type=_InstantOfTopic(),
     multiple=True,
     metavar="TOPIC=INSTANT",
-    help="timers of this timer topic that were due before then, and that no receipt decides, count "
-    "as delivered",
+    help="this topic's timers due before then count as delivered, if no receipt decides",
 )
 @with_result(needs_kafka=True)
 def recover(

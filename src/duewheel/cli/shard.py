@@ -220,7 +220,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: Printer) -> N
 
     Runs on any host, without a data directory. Running shards are fenced, and end with exit code 4;
     start the new number of shards afterwards, with the new [shard] count. After a kill, run it
-    again, or undo it with the old number: `sealed` lists the shards that wait for that.
+    again, or undo it with the old number.
     """
     from duewheel.ops.reshard import reassign_partitions
 

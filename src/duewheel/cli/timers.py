@@ -64,7 +64,7 @@ def show_timers(
     """Show pending timers by recall handle, or by id.
 
     Reads the data directory, without Kafka. A timer without an id has its topic-partition@offset
-    as its id. Of the timers with one id it shows the first 100; `list --id` shows all in pages.
+    as its id. Of one id it shows 100 timers; `list --id` shows all.
 
     Exit code 0: shown; 1: no such timer is pending.
     """

@@ -13,17 +13,16 @@ import click
 from duewheel.api.topics import BegunShard
 from duewheel.cli.command_help import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_result
-from duewheel.cli.output import Printer, rest_of, say
+from duewheel.cli.output import Printer, say
 from duewheel.clock import SystemClock
 from duewheel.config.durations import about
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+from duewheel.osutil.logs import shortened
 
 if TYPE_CHECKING:
     from duewheel.api.topics import ReadRecord
-
-_VALUE_CHARACTERS_MAX = 200
 
 
 @click.command(cls=CommandWithExamples)
@@ -131,8 +130,8 @@ def read(
 
     All that it has, or with --follow those that arrive from now on; `--follow --from 0` shows both.
 
-    It stores no position and joins no group. Text has one line for each record, with the first 200
-    characters of its value; JSON has all of it, and the headers.
+    It stores no position and joins no group. Text has one line for each record, values cut at 600
+    characters; JSON has all, and headers.
     """
     from duewheel.config.range_ends import BEGINNING, Bound
     from duewheel.ops.topics.reading import lines_to_import, records_of
@@ -159,12 +158,7 @@ def record_line(row: ReadRecord) -> str:
         f"{row.partition}@{row.offset}",
         "" if row.late_ms is None else f"{about(row.late_ms)} late",
         "no key" if key is None else f"key {key}",
-        "no value" if value is None else _start_of(value),
+        "no value" if value is None else shortened(value),
         "" if row.not_decoded is None else f"({row.not_decoded})",
     ]
     return "  ".join(filter(None, parts))
-
-
-def _start_of(value: str) -> str:
-    size = None if len(value) <= _VALUE_CHARACTERS_MAX else len(value)
-    return f"{value[:_VALUE_CHARACTERS_MAX]}{rest_of(size, 'characters')}"

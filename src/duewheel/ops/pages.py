@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import structlog
@@ -21,34 +20,26 @@ log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
 Place = tuple[int, int]  # partition and offset
-Parts = Generator[tuple[list[R], str], None, None]
-
-
-def rows_of(parts: Parts[R]) -> Iterator[R]:
-    """Yields the rows of all parts, and closes these."""
-    with closing(parts):
-        yield from (row for rows, _ in parts for row in rows)
 
 
 def page_of_parts(
-    parts: Parts[R], limit: int, within_s: float, name: Callable[[R], str]
+    parts: Iterable[tuple[list[R], str]], limit: int, within_s: float, name: Callable[[R], str]
 ) -> tuple[list[R], str | None]:
     """Returns the first rows, and the page after them; None: there is none.
 
     A page ends early after `within_s`, because the next match may be far: with fewer rows, or none.
 
     Args:
-        parts: rows, and the name of the page after the part; it closes them.
+        parts: rows, and the name of the page after the part.
         name: makes the name of the page after a row.
     """
     end_s, rows = time.monotonic() + within_s, list[R]()
-    with closing(parts):
-        for found, reached in parts:
-            rows += found
-            if len(rows) > limit:  # a row after the last of this page: there is a next page
-                return rows[:limit], name(rows[limit - 1])
-            if time.monotonic() > end_s:
-                return rows, reached
+    for found, reached in parts:
+        rows += found
+        if len(rows) > limit:  # a row after the last of this page: there is a next page
+            return rows[:limit], name(rows[limit - 1])
+        if time.monotonic() > end_s:
+            return rows, reached
     return rows, None
 
 

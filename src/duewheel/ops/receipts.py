@@ -8,6 +8,7 @@ fewer partitions when a receipt was written, so the id alone names none.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -27,7 +28,7 @@ from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.ops.connection import ANSWER_S
-from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after, rows_of
+from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import constant, filled
@@ -52,7 +53,8 @@ def list_receipts(
         ConfigError: `page` does not parse, there are no receipts, or no such topic.
         KafkaUnavailable: no answer in time.
     """
-    return rows_of(_parts(settings, wanted, page))
+    with closing(_parts(settings, wanted, page)) as parts:
+        yield from (row for rows, _ in parts for row in rows)
 
 
 def page_of_receipts(
@@ -61,8 +63,8 @@ def page_of_receipts(
     """Returns a page of the receipts that `list_receipts` yields, of the timer topics in `scope`;
     after `within_s` it ends, with those so far. Raises as `list_receipts`.
     """
-    parts = _parts(settings, wanted, wanted.page, scope)
-    rows, following = page_of_parts(parts, wanted.limit, within_s, lambda row: row.receipt)
+    with closing(_parts(settings, wanted, wanted.page, scope)) as parts:
+        rows, following = page_of_parts(parts, wanted.limit, within_s, lambda row: row.receipt)
     return ReceiptList(receipts=rows, next=following)
 
 

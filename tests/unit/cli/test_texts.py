@@ -249,11 +249,11 @@ def test_no_error_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_value_that_is_cut_says_so() -> None:
     row = ReadRecord(
-        partition=0, offset=7, timestamp_ms=NOW_MS, value="v" * 200, headers=[], late_ms=None
+        partition=0, offset=7, timestamp_ms=NOW_MS, value="v" * 600, headers=[], late_ms=None
     )
-    assert record_line(row).endswith(f"0@7  no key  {'v' * 200}")
-    longer = row.model_copy(update={"value": "é" * 201})
-    assert record_line(longer).endswith(f"  {'é' * 200} … of 201 characters")
+    assert record_line(row).endswith(f"0@7  no key  {'v' * 600}")
+    longer = row.model_copy(update={"value": "é" * 601})
+    assert record_line(longer).endswith(f"  {'é' * 600}… (601 characters)")
 
 
 @pytest.mark.parametrize("factor", ["0", "-7", "32768"])

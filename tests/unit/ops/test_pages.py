@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,23 +11,17 @@ from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_a
 PARTS = [([1, 2], "after-2"), ([3, 4], "after-4")]
 
 
-def page(
-    parts: list[tuple[list[int], str]], limit: int, within_s: float, name: Callable[[int], str]
-) -> tuple[list[int], str | None]:
-    return page_of_parts((each for each in parts), limit, within_s, name)
-
-
 def test_a_page_ends_at_its_limit_and_names_the_next_one() -> None:
-    assert page(PARTS, 3, 60.0, lambda row: f"after-{row}") == ([1, 2, 3], "after-3")
+    assert page_of_parts(PARTS, 3, 60.0, lambda row: f"after-{row}") == ([1, 2, 3], "after-3")
 
 
 def test_the_last_page_names_none_also_if_it_is_full() -> None:
-    assert page(PARTS, 4, 60.0, str) == ([1, 2, 3, 4], None)
-    assert page([], 4, 60.0, str) == ([], None)
+    assert page_of_parts(PARTS, 4, 60.0, str) == ([1, 2, 3, 4], None)
+    assert page_of_parts([], 4, 60.0, str) == ([], None)
 
 
 def test_a_page_whose_time_is_over_goes_on_after_the_part_that_was_read() -> None:
-    assert page([([], "after-2"), *PARTS], 4, -1.0, str) == ([], "after-2")
+    assert page_of_parts([([], "after-2"), *PARTS], 4, -1.0, str) == ([], "after-2")
 
 
 def test_a_place_is_named_and_parsed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,7 +29,7 @@ from duewheel.kafka.log.records import printable_name
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
-from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after, rows_of
+from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
 from duewheel.osutil.logs import shortened
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.dead_letters import DeadLetter
@@ -112,7 +112,8 @@ def list_letters(
         ConfigError: `page` does not parse, or there is no such topic.
         KafkaUnavailable: no answer in time.
     """
-    return rows_of(_parts(settings, wanted, page))
+    with closing(_parts(settings, wanted, page)) as parts:
+        yield from (row for rows, _ in parts for row in rows)
 
 
 def _parts(
@@ -170,8 +171,8 @@ def page_of_letters(
     """Returns a page of the dead letters that `list_letters` yields, of the timer topics in
     `scope`; after `within_s` it ends, with those so far. Raises as `list_letters`.
     """
-    parts = _parts(settings, wanted, wanted.page, scope)
-    letters, following = page_of_parts(parts, wanted.limit, within_s, page_after)
+    with closing(_parts(settings, wanted, wanted.page, scope)) as parts:
+        letters, following = page_of_parts(parts, wanted.limit, within_s, page_after)
     return DeadLetterList(letters=letters, next=following)
 
 
