@@ -26,7 +26,7 @@ from tests.harness.served import (
 )
 
 from duewheel import factory
-from duewheel.api.dead_letters import ReplayFilter
+from duewheel.api.dead_letters import Replayed, ReplayFilter
 from duewheel.api.requests import TimerFields
 from duewheel.api.schedules import NewSchedule
 from duewheel.client.handle import RecallHandle
@@ -179,10 +179,10 @@ def test_any_body_of_a_replay(
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(REPLAY).encode())
     made: list[ReplayFilter] = []
 
-    def noted(_: Settings, __: Clock, selection: ReplayFilter, *, dry_run: bool) -> dict[str, Any]:
+    def noted(_: Settings, __: Clock, selection: ReplayFilter, *, dry_run: bool) -> Replayed:
         assert type(dry_run) is bool
         made.append(selection)
-        return {"dry_run": dry_run, "replayed": 0, "topics": {}, "refused": {}}
+        return Replayed(dry_run=dry_run, replayed=0, topics={}, refused={})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay, "replay", noted)  # it needs Kafka
