@@ -343,14 +343,14 @@ def test_a_topic_that_timers_may_have_as_target_takes_no_records(
     client: TestClient, producer: RecordingProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shard has begun without it: a producer could let duewheel write there."""
-    monkeypatch.setattr(record_writer, "is_open", lambda *_: True)
+    monkeypatch.setattr(record_writer, "is_open_to_producers", lambda *_: True)
     answer = client.post("/v1/timers", json=NEW)
     assert (answer.status_code, answer.json()["code"]) == (503, "not_recorded")
     assert "duewheel reconfigure" in answer.json()["detail"]
     assert producer.calls == []
-    monkeypatch.setattr(record_writer, "is_open", lambda *_: False)
+    monkeypatch.setattr(record_writer, "is_open_to_producers", lambda *_: False)
     assert client.post("/v1/timers", json=NEW).status_code == 201
-    monkeypatch.setattr(record_writer, "is_open", lambda *_: True)
+    monkeypatch.setattr(record_writer, "is_open_to_producers", lambda *_: True)
     assert client.post("/v1/timers", json=NEW).status_code == 201, "none opens it again"
 
 

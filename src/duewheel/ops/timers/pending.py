@@ -121,7 +121,7 @@ def pending_by_handle(
             if time.monotonic() > end_s:
                 raise ConfigError(
                     f"too many timers have the id {named.id!r}: the search ended after "
-                    f"{within_s:g} s. `duewheel list --id` shows them, in pages"
+                    f"{within_s:g} s. A list by this id has them all, in pages"
                 )
         return None
 
