@@ -60,7 +60,7 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
             line = row.line
             if isinstance(row, FailedLine):
                 refused += 1
-                say(printable(f"line {line}: {row.error}"))  # one line
+                say(printable(f"line {line}: {row.error}"))  # its newlines, too
             else:
                 written += 1
             if output.is_json:

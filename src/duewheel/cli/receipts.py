@@ -38,7 +38,11 @@ def receipts(
 
     show_page(
         lambda _: list_receipts(settings, wanted, page),
-        *(DeliveryReceipt, limit, output, _line, lambda row: row.receipt),
+        DeliveryReceipt,
+        limit,
+        output,
+        _line,
+        lambda row: row.receipt,
         of="receipts",
     )
 

@@ -42,7 +42,11 @@ def list_timers(
 
     show_page(
         lambda most: pending.list_timers(settings, wanted, most, page),
-        *(TimerSummary, limit, output, lambda row: timer_line(row, now_ms), lambda row: row.page),
+        TimerSummary,
+        limit,
+        output,
+        lambda row: timer_line(row, now_ms),
+        lambda row: row.page,
         of="pending timers",
     )
 

@@ -140,9 +140,9 @@ class Reassignment:
         """Runs all steps; none in a dry run or without a change. See `reassign_partitions`."""
         existing = self._existing(past_open=False)
         begun = [*existing.values()]
-        shut = [each.shard for each in begun if each.sealed_for is not None]
-        report = partial(_report, self._to, shut, dry_run=dry_run)
-        if not shut and all(each.shards == self._to for each in begun):
+        sealed = [each.shard for each in begun if each.sealed_for is not None]
+        report = partial(_report, self._to, sealed, dry_run=dry_run)
+        if not sealed and all(each.shards == self._to for each in begun):
             return report(self._to if begun else 0, begun)
         old = _complete(existing)
         planned = report(len(old), self._reassigned(old))
@@ -327,7 +327,7 @@ def _complete(records: Mapping[int, Progress]) -> list[Progress]:
 
 
 def _report(
-    to: int, shut: list[int], count: int, records: Sequence[Progress], *, dry_run: bool
+    to: int, sealed: list[int], count: int, records: Sequence[Progress], *, dry_run: bool
 ) -> Resharded:
     moved = sum(
         shard_of(partition, count) != record.shard
@@ -339,7 +339,7 @@ def _report(
         from_shards=count,
         to_shards=to,
         moved=moved,
-        sealed=shut,
+        sealed=sealed,
         shards=[_new_shard(record) for record in records],
     )
 
