@@ -143,7 +143,8 @@ def test_a_header_name_that_is_no_text_is_a_dead_letter_that_all_can_read(
 
 def test_a_delay_without_a_timestamp_is_no_delay_from_1970(shard: SparklessShard) -> None:
     """The broker keeps a timestamp of -1. The delay of an hour would have been over for long."""
-    alter(shard.servers, shard.timers, {"message.timestamp.type": "CreateTime"})
+    kept = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}  # else records of 1970 go
+    alter(shard.servers, shard.timers, kept)
 
     def is_kept() -> bool:
         cancel = record(None, None, [("TIMER_DEL_UNIQKEY", b"nobody")], at_ms=1)
