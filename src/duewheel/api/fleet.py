@@ -8,6 +8,7 @@ from pydantic import AliasPath, Field
 
 from duewheel.api.conditions import Condition
 from duewheel.api.model import Result
+from duewheel.api.timers import TimerSummary
 
 
 class FleetShard(Result):
@@ -43,3 +44,25 @@ class Fleet(Result):
     shards: int = Field(description="shard.count")
     members: list[FleetMember]
     absent: list[int] = Field(description="shards whose owner has not answered")
+
+
+class TimerOfShard(TimerSummary):
+    """A pending timer, and its shard."""
+
+    shard: int
+
+
+class AbsentShard(Result):
+    """A shard whose owner has not answered."""
+
+    shard: int
+    reason: str
+
+
+class FleetTimers(Result):
+    """Pending timers of all shards that have answered, in the order in which they leave."""
+
+    shards: int = Field(description="shard.count")
+    timers: list[TimerOfShard]
+    more: bool = Field(description="the search has not seen all: others may match")
+    absent: list[AbsentShard] = Field(description="shards whose timers are not searched")

@@ -346,11 +346,16 @@ class BoundedTimerFilter(TimerFilter):
     key_base64: KeyBase64 | None = None
 
 
-class TimerQuery(BoundedTimerFilter, extra="ignore"):
-    """A page of pending timers."""
+class FleetTimerQuery(BoundedTimerFilter, extra="ignore"):
+    """Pending timers of all shards."""
 
     id: Annotated[str, Field(max_length=ID_MAX)] | None = None
     limit: int = Field(default=100, ge=1, le=PAGE_MAX)
+
+
+class TimerQuery(FleetTimerQuery):
+    """A page of pending timers."""
+
     page: Annotated[str, Field(pattern=r"^[0-9]{1,18}-[0-9]{1,18}$")] | None = None
 
 

@@ -120,7 +120,7 @@ class _ShardServer:
             with connection.getresponse() as answer:
                 body = answer.read(ANSWER_BYTES_MAX)
         if answer.status != HTTPStatus.OK:
-            raise _Unanswered(f"{answer.status}: {_detail(body, answer.reason)}")
+            raise _Unanswered(f"{answer.status}: {detail_of(body, answer.reason)}")
         return FleetShard.model_validate_json(body)
 
     def cut_off(self) -> None:
@@ -164,7 +164,7 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _detail(body: bytes, reason: str) -> str:
+def detail_of(body: bytes, reason: str) -> str:
     """The cause, as the problem of the answer has it."""
     try:
         return str(json.loads(body)["detail"])

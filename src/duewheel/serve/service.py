@@ -92,11 +92,11 @@ class Service:
         self.search = replace(self.read, stop=stop, limiter=CapacityLimiter(SEARCHES_MAX))
         # Counts of all pending timers: each continues the last one, and the first takes seconds.
         self.count = Lane(settings, never, view, CapacityLimiter(1), files)
-        # Reads of the other shards' servers, for seconds if one is absent.
-        self.ask_servers = Lane(settings, stop, settings, CapacityLimiter(SERVER_READS_MAX))
+        # Reads of all shards' servers, for seconds if one is absent.
+        others = OtherShards(settings, clock, files)
+        self.ask_servers = Lane(settings, stop, others, CapacityLimiter(SERVER_READS_MAX))
         # Requests to another shard: one that does not answer must not hold up the others. A change
         # that is sent may be made.
-        others = OtherShards(settings, clock, files)
         self.shards = {
             shard: Lane(settings, stop, others, CapacityLimiter(SHARD_REQUESTS_MAX), writes=True)
             for shard in range(settings.shard.count)

@@ -30,10 +30,10 @@ from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.shard.selective_pause import pause_selection, resume_selection
 from duewheel.ops.shard.status import read_status
 from duewheel.serve.change_records import Changing, recorded
-from duewheel.serve.fleet import read_fleet
 from duewheel.serve.problems import Refused, documented
 from duewheel.serve.scopes import OF_ALL, OF_NONE, OwnSelection
 from duewheel.serve.service import Shared
+from duewheel.serve.shard_requests import OtherShards
 from duewheel.serve.url_names import NAME
 
 probes = APIRouter(tags=["probes"])
@@ -89,8 +89,7 @@ async def show_lateness(service: Shared) -> Lateness:
 @reading.get("/fleet", operation_id="fleet", dependencies=OF_NONE)
 async def show_fleet(service: Shared, request: Request) -> Fleet:
     """The shards of the app side by side: those of the servers that `serve.shards` names."""
-    token = request.headers.get("Authorization")
-    return await service.ask_servers(read_fleet, service.clock, service.assignment, token)
+    return await service.ask_servers(OtherShards.fleet, request.headers.get("Authorization"))
 
 
 @changing.post(f"/pause/{{kind}}/{NAME}", operation_id="pause_selection")

@@ -67,6 +67,14 @@ class OtherShards:
         self._owners: dict[int, str] = {}
         self._fresh_until_s = 0.0
 
+    def fleet(self, authorization: str | None) -> Fleet:
+        """Asks all servers for their shards, as `read_fleet`, and remembers the owners."""
+        found = self._read_fleet(authorization)
+        with self._lock:
+            self._owners = _owners_of(found)
+            self._fresh_until_s = time.monotonic() + FRESH_S
+        return found
+
     def ask(self, shard: int, request: ForwardedRequest) -> ForwardedAnswer:
         """Sends a request to the server of a shard.
 
@@ -97,13 +105,11 @@ class OtherShards:
             if time.monotonic() < self._fresh_until_s and shard in self._owners:
                 return self._owners[shard]
         given = [value for name, value in request.headers if name.lower() == "authorization"]
-        found = self._read_fleet(given[0] if given else None)
-        with self._lock:
-            self._owners = _owners_of(found)
-            self._fresh_until_s = time.monotonic() + FRESH_S
-            if shard in self._owners:
-                return self._owners[shard]
-        raise ShardAbsent(f"no server of serve.shards has answered for the owner of shard {shard}")
+        found = self.fleet(given[0] if given else None)
+        owners = _owners_of(found)
+        if shard not in owners:
+            raise ShardAbsent(why_absent(shard, found))
+        return owners[shard]
 
     def _answer(self, connection: HTTPConnection, request: ForwardedRequest) -> ForwardedAnswer:
         connection.putrequest(request.method, request.target, skip_accept_encoding=True)
@@ -118,6 +124,13 @@ class OtherShards:
                 raise OSError(f"an answer of more than {ANSWER_BYTES_MAX >> 20} MiB")
             headers = {name.lower(): value for name, value in answer.getheaders()}
         return ForwardedAnswer(answer.status, headers, body)
+
+
+def why_absent(shard: int, fleet: Fleet) -> str:
+    """Why the server of a shard's owner is not known: any that has not answered may be it."""
+    text = f"no server of serve.shards has answered for the owner of shard {shard}"
+    errors = [f"{each.url}: {each.error}" for each in fleet.members if each.url and each.error]
+    return f"{text} ({'; '.join(errors)})" if errors else text
 
 
 def _owners_of(fleet: Fleet) -> dict[int, str]:

@@ -100,10 +100,25 @@ def test_a_shard_without_a_server(tmp_path: Path) -> None:
             away = client.request(method, "/shards/1/v1/status")
             assert (away.status_code, away.json()["code"]) == (503, "shard_absent")
             assert "Retry-After" in away.headers
+            assert away.json()["detail"].endswith(f"(http://{HOST}:{port}: Connection refused)")
         assert client.get("/shards/2/v1/status").status_code == 404
     with served(shard_of(tmp_path, count=2), ACCESS) as client:
         away = client.get("/shards/1/v1/status", headers=bearer(TOKEN))
         assert away.json()["code"] == "shard_absent"
+
+
+def test_a_shard_whose_server_does_not_know_the_token(tmp_path: Path) -> None:
+    """A later try would not help: `detail` must have that."""
+    other = make_app(
+        shard_of(tmp_path, index=1, count=2), ManualClock(NOW_MS), Access(CHANGING, {})
+    )
+    with (
+        listening(other) as address,
+        served(shard_of(tmp_path, (address.rstrip("/"),), count=2), ACCESS) as client,
+    ):
+        away = client.get("/shards/1/v1/timers", headers=bearer(READ_TOKEN)).json()
+    assert away["code"] == "shard_absent"
+    assert f"{address.rstrip('/')}: 401: give a valid token" in away["detail"]
 
 
 def test_a_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,8 @@ NEW: dict[str, Any] = {"topic": "orders", "value": "v", "delay": "1h", "tag": "t
 DAILY: dict[str, Any] = {"cron": "0 8 * * *", "target": "reports", "value": "v"}
 OF_ALL = {"histogram", "stats", "replay_dead_letters", "pause", "resume"}
 OF_NONE = {"status", "lateness", "fleet"}
-SEARCHES = {"list_timers", "list_schedules", "list_receipts", "list_dead_letters", "cancel_timers"}
+SEARCHES = {"list_timers", "list_fleet_timers", "list_schedules", "list_receipts"}
+SEARCHES |= {"list_dead_letters", "cancel_timers"}
 OPEN = {"livez", "readyz", "shard_readyz", "metrics", "page", "page_file"}
 ELSEWHERE = {"read_shard", "change_shard"}  # decided and recorded by another server
 FILES = {"/openapi.json"}
@@ -126,6 +127,7 @@ def requests_of(handle: str) -> dict[str, tuple[str, str, Any]]:
     search = {"filter": {"topic": "orders"}, "dry_run": False}
     return {
         "list_timers": ("GET", "/v1/timers", None),
+        "list_fleet_timers": ("GET", "/v1/fleet/timers", None),
         "show_timer": ("GET", f"/v1/timers/{handle}", None),
         "histogram": ("GET", "/v1/histogram", None),
         "stats": ("GET", "/v1/stats", None),
