@@ -26,6 +26,7 @@ from tests.harness.served import (
     RecordingProducer,
     fill,
     settings_of,
+    shard_of,
 )
 from tests.harness.timer_rows import P0, P1, TimerRow
 
@@ -98,6 +99,27 @@ def test_the_shards_of_a_fleet_side_by_side(page: Browser, tmp_path: Path) -> No
         open_page(page, address)
         page.wait_text("#strip", "120\ncancelled ones included")
         assert "Fleet" not in page.run("return document.querySelector('nav').innerText")
+        text = page.run("return document.querySelector('#view-pending').innerText")
+        assert "all shards" not in text and "in shard" not in text
+
+
+def test_timers_of_another_shard_are_found_and_opened(page: Browser, tmp_path: Path) -> None:
+    other = shard_of(tmp_path / "other", index=1, count=2)
+    fill(other)
+    with listening(app_of(other)) as there:
+        own = shard_of(tmp_path / "own", (there.rstrip("/"),), count=2)
+        LocalWorld(own.storage.data_dir, own.wheel, starts={P0: 0, P1: 0}).stop()
+        with listening(app_of(own)) as address:
+            page.driver.get(f"{address}#pending?id=timers-0@1")
+            page.wait_text("#view-pending", "No pending timer matches in shard 0 of 2.")
+            click(page, "Search in all shards")
+            page.wait_text("#view-pending", "Shard 0 is not searched: no server")
+            assert rows(page) == 1
+            page.run(f"document.querySelector('{FIRST_TIMER}').click()")
+            page.wait_text("dialog.side", "timers-0@1")
+            assert "shard 1" in field_of(page, "State")
+            assert page.console() == []
+            page.driver.get("about:blank")  # before the servers end
 
 
 def test_the_switch_overrides_the_system(page: Browser, settings: Settings) -> None:

@@ -27,12 +27,13 @@ export const dueOf = ({ due_ms: due, leaves_ms: leaves, paused }, show) =>
   paused ? "paused" : show(due ?? leaves);
 
 /** The peculiarities of a timer. */
-export function stateOf({ cancelled, due_ms: due, rolled, level }) {
+export function stateOf({ cancelled, due_ms: due, rolled, level, shard }) {
   const rolls = "Due after the roll window: it is written to its timer topic again before";
   const tags = [
     cancelled ? tag("cancelled", "bad") : null,
     due === null ? tag("dead letter", "warn") : rolled ? tag("rolls", "", rolls) : null,
     level === null ? null : tag(`level ${level}`),
+    shard === undefined ? null : tag(`shard ${shard}`),
   ].filter(Boolean);
   return el("span", tags.length ? tags.flatMap((each) => [each, " "]) : "pending");
 }

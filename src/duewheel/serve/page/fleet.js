@@ -4,6 +4,7 @@ import { muted, tag } from "./cells.js";
 import { el, head, note, table } from "./dom.js";
 import { count, duration, or } from "./format.js";
 import { fleet } from "./operations.js";
+import { root } from "./route.js";
 
 const COUNTS = ["#Pending", "#Ingest lag", "#Behind", "#Delivered"];
 const HEADS = ["Shard", "State", ...COUNTS, "Condition", "Server"];
@@ -11,9 +12,9 @@ const UNKNOWN = COUNTS.map(() => "?");
 
 /** The view; a poll reads it while it is shown. */
 export class Fleet {
-  /** @param {HTMLElement} section @param {HTMLElement} link of the navigation, hidden for one shard */
-  constructor(section, link) {
-    Object.assign(this, { section, link, isKnown: false });
+  /** @param {HTMLElement} section @param {HTMLElement[]} others hidden for one shard */
+  constructor(section, others) {
+    Object.assign(this, { section, others, isKnown: false });
     this.body = el("div");
     section.append(head("h1", "Fleet"), this.body);
   }
@@ -28,7 +29,9 @@ export class Fleet {
   /** @param {object} found of /v1/fleet */
   show({ shards, members, absent }) {
     this.isKnown = true;
-    this.link.hidden = shards === 1 && members.length === 1;
+    for (const each of this.others) {
+      each.hidden = shards === 1 && members.length === 1;
+    }
     const known = new Set(members.map(({ status }) => status?.shard));
     const rows = [
       ...members.map(({ url, status, error }) =>
@@ -60,9 +63,6 @@ function statusRow(status, url) {
     serverOf(url),
   ];
 }
-
-/** The address of this server's own page: this one may be that of another shard by it. */
-const root = () => location.pathname.replace(/shards\/\d+\/$/, "");
 
 const absentRow = (shard, text, url) => [
   `${shard}`,

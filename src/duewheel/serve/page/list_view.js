@@ -34,7 +34,7 @@ export class ListView {
    * @param {function(object): Array} what.cells of a row; the first one opens it
    * @param {function(object): ?string} [what.key] names a row that can be opened; null: it cannot
    * @param {function(object): void} [what.open] opens it
-   * @param {function(): string} what.empty in place of a table
+   * @param {function(): (string|Array)} what.empty in place of a table
    */
   constructor(section, what) {
     this.what = { key: () => null, level: "h1", tools: [], order: "", ...what };

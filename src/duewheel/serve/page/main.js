@@ -35,7 +35,8 @@ const histogram = new Histogram(
 );
 const timers = new Timers(byId("view-pending"), histogram);
 const shard = new Shard(byId("view-shard"), () => polls.status());
-const fleet = new Fleet(byId("view-fleet"), document.querySelector("nav [data-view=fleet]"));
+const fleetLink = document.querySelector("nav [data-view=fleet]");
+const fleet = new Fleet(byId("view-fleet"), [fleetLink, timers.allShards]);
 // By the names in the navigation; `routed` is called when a view is shown, or its address changes.
 const views = {
   pending: { routed: showPending },

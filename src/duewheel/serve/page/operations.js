@@ -1,8 +1,10 @@
 // The operations of the API that the page uses, one function each.
 
 import { change, read } from "./api.js";
+import { root } from "./route.js";
 
-const ONE = (handle) => `v1/timers/${encodeURIComponent(handle)}`;
+const at = (shard) => (shard === undefined ? "" : `${root()}shards/${shard}/`);
+const ONE = ({ handle, shard }) => `${at(shard)}v1/timers/${encodeURIComponent(handle)}`;
 const SCHEDULE = (name) => `v1/schedules/${encodeURIComponent(name)}`;
 const OF = ({ timer_topic: topic }) => ({ timer_topic: topic }); // a name belongs to its timer topic
 const BACKGROUND = { background: true };
@@ -24,7 +26,11 @@ export const histogram = (from, to, buckets) =>
 /** A page of timers, by the instant at which they leave the wheel. */
 export const timers = (filter, limit, page, background) =>
   read("v1/timers", { ...filter, limit, page }, { background });
-export const oneTimer = (handle) => read(ONE(handle));
+export const fleetTimers = (filter, limit, background) =>
+  read("v1/fleet/timers", { ...filter, limit }, { background });
+
+/** One of the shard that it names, or of this one, as the changes below. */
+export const oneTimer = (timer) => read(ONE(timer));
 export const deadLetters = (code, page) => read("v1/dead-letters", { code, page, limit: 100 });
 export const deadLetter = (partition, offset) => read(`v1/dead-letters/${partition}/${offset}`);
 export const schedules = (wanted) => read("v1/schedules", wanted);
@@ -37,9 +43,9 @@ export const unlock = () => read("v1/status");
 
 // ---- changes ------------------------------------------------------------------------------------
 
-export const cancel = (handle) => change("DELETE", ONE(handle));
-export const reschedule = (handle, due) => change("POST", `${ONE(handle)}/reschedule`, due);
-export const fire = (handle) => change("POST", `${ONE(handle)}/fire`);
+export const cancel = (timer) => change("DELETE", ONE(timer));
+export const reschedule = (timer, due) => change("POST", `${ONE(timer)}/reschedule`, due);
+export const fire = (timer) => change("POST", `${ONE(timer)}/fire`);
 export const cancelAll = (filter, atMost, dryRun) =>
   change("POST", "v1/cancel", { filter, at_most: atMost, dry_run: dryRun });
 export const replay = (wanted, dryRun) =>

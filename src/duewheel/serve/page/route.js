@@ -25,6 +25,9 @@ export function change(parameters) {
   }
 }
 
+/** The address of this server's own page: this one may be that of another shard by it. */
+export const root = () => location.pathname.replace(/shards\/\d+\/$/, "");
+
 /** Calls one function now and after each change. */
 export function onRoute(called) {
   listener = called;

@@ -11,18 +11,18 @@ import { timeInput } from "./search_form.js";
 
 /**
  * Opens a timer.
- * @param {string} handle
+ * @param {{handle: string, shard: ?number}} timer without a shard it is of this one
  * @param {function(): void} changed called after a change
  */
-export function openTimer(handle, changed) {
-  load(open("Timer", "side"), handle, changed);
+export function openTimer(timer, changed) {
+  load(open("Timer", "side"), timer, changed);
 }
 
-async function load(dialog, handle, changed) {
+async function load(dialog, { handle, shard }, changed) {
   await fill(
     dialog.body,
-    () => oneTimer(handle),
-    (timer) => show(dialog, timer, changed),
+    () => oneTimer({ handle, shard }),
+    (timer) => show(dialog, { ...timer, shard }, changed),
     ({ code: problem, message }) =>
       problem === "not_pending"
         ? "It is not pending: it was delivered or cancelled, or ingest has not taken it yet, or, if it rolls, its copy."
@@ -87,7 +87,8 @@ function focusFirst(dialog) {
  * @param {Change} change
  */
 async function act({ dialog, timer, changed, result, state, actions }, pressed, change) {
-  const again = (label, handle) => button(label, () => load(dialog, handle, changed));
+  const again = (label, handle) =>
+    button(label, () => load(dialog, { ...timer, handle }, changed));
   const after = (known, next) => {
     const unknown = muted("unknown until it is read again");
     state.replaceChildren(known ? tag(known, known === "cancelled" ? "bad" : "") : unknown);
@@ -131,7 +132,7 @@ const cancelled = (timer) => ({
     action: "Cancel the timer",
     grave: true,
   },
-  call: () => cancel(timer.handle),
+  call: () => cancel(timer),
   done: () => "",
   texts: {
     cancelled: "Cancelled: the message will not be delivered.",
@@ -164,7 +165,7 @@ const fired = (timer) => ({
     action: "Fire now",
     grave: true,
   },
-  call: () => fire(timer.handle),
+  call: () => fire(timer),
   done: () => "It is due now.",
 });
 
@@ -217,7 +218,7 @@ function postponed(timer) {
       check: () => whyNoDueTime(due()),
       action: "Postpone",
     },
-    call: () => reschedule(timer.handle, { deliver_at: due() }),
+    call: () => reschedule(timer, { deliver_at: due() }),
     done: () => `It is due ${instant(due())}.`,
     stays: true,
   };

@@ -6,7 +6,7 @@
 // which the page keeps those that are due in the range.
 
 import { count } from "./format.js";
-import { timers } from "./operations.js";
+import { fleetTimers, timers } from "./operations.js";
 
 const SHOWN = 100;
 const SCANNED = 1000; // of a request in the second pass
@@ -21,7 +21,7 @@ export class TimerSearch {
    * @param {boolean} isQuiet whether the page searches by itself: it asks for no token then
    */
   constructor(filter, due, wheel, isQuiet) {
-    Object.assign(this, { filter, due, isQuiet, page: null, scanned: 0 });
+    Object.assign(this, { filter, due, isQuiet, page: null, scanned: 0, shard: 0, shards: 1 });
     this.leaving = leavingIn(filter, due, wheel.precisionMs);
     this.passes = due !== null && wheel.rolls > 0 ? ["leaving", "rolled"] : ["leaving"];
   }
@@ -40,9 +40,13 @@ export class TimerSearch {
   }
 
   get says() {
-    return this.#isScanning
-      ? ` ${count(this.scanned)} were looked through; timers beyond the roll window are listed by a scan.`
-      : "";
+    const scan = ` ${count(this.scanned)} were looked through; timers beyond the roll window are listed by a scan.`;
+    return (this.where && ` Only those${this.where}.`) + (this.#isScanning ? scan : "");
+  }
+
+  /** Where the timers are, for sentences. */
+  get where() {
+    return this.shards > 1 ? ` in shard ${this.shard} of ${this.shards}` : "";
   }
 
   /** Returns the next timers; maybe none, while `isOpen`. */
@@ -52,6 +56,7 @@ export class TimerSearch {
       const isScan = this.#isScanning;
       const wanted = isScan ? { ...this.filter, to: this.due.from } : this.leaving;
       const part = await timers(wanted, isScan ? SCANNED : SHOWN, this.page, this.isQuiet);
+      Object.assign(this, { shard: part.shard, shards: part.shards });
       this.scanned += part.timers.length;
       found.push(...part.timers.filter((timer) => this.#isDue(timer, isScan)));
       this.page = part.next;
@@ -67,6 +72,33 @@ export class TimerSearch {
       return !isScan;
     }
     return timer.due_ms >= this.due.from && timer.due_ms < this.due.to;
+  }
+}
+
+/** The same in all shards at once: one part, by the instant at which a timer leaves the wheel. */
+export class FleetSearch {
+  isOpen = false;
+
+  constructor(filter, due, wheel, isQuiet) {
+    Object.assign(this, { wanted: leavingIn(filter, due, wheel.precisionMs), due, isQuiet });
+  }
+
+  get says() {
+    const { more, absent } = this.found;
+    const others = more ? " Others may match: narrow the search." : "";
+    const rolls = this.due ? " A timer that rolls is found by when it leaves the wheel." : "";
+    const away = absent.map(({ shard, reason }) => ` Shard ${shard} is not searched: ${reason}.`);
+    return others + rolls + away.join("");
+  }
+
+  get where() {
+    const { shards, absent } = this.found;
+    return ` in ${absent.length ? `${shards - absent.length} of ` : ""}${shards} shards`;
+  }
+
+  async more() {
+    this.found = await fleetTimers(this.wanted, SHOWN, this.isQuiet);
+    return this.found.timers;
   }
 }
 

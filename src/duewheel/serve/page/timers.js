@@ -6,9 +6,9 @@ import { count, counted, duration, instant } from "./format.js";
 import { selection } from "./histogram.js";
 import { ListView } from "./list_view.js";
 import { cancelAll } from "./operations.js";
-import { route } from "./route.js";
+import { change, route } from "./route.js";
 import { openTimer } from "./timer.js";
-import { leavingIn, TimerSearch } from "./timer_search.js";
+import { FleetSearch, leavingIn, TimerSearch } from "./timer_search.js";
 
 const AT_MOST = 10_000; // of a bulk cancel, by the API
 
@@ -31,6 +31,7 @@ export class Timers {
         { name: "tag", label: "Tag", maxlength: 64 },
         { name: "from", label: "Due from", kind: "time" },
         { name: "to", label: "Due before", kind: "time" },
+        { name: "all", label: "in all shards", kind: "check" },
       ],
       tools: [this.cancelButton],
       begin: (_, isQuiet) => this.#begin(isQuiet),
@@ -43,12 +44,19 @@ export class Timers {
         stateOf(timer),
       ],
       key: ({ handle }) => handle,
-      open: ({ handle }) => openTimer(handle, () => this.view.load(true)),
-      empty: () =>
-        this.#isFiltered
-          ? "No pending timer matches. A timer that was written a moment ago is listed once ingest has taken it."
-          : "No timer is pending.",
+      open: (timer) => openTimer(timer, () => this.view.load(true)),
+      empty: () => this.#empty(),
     });
+    this.allShards = this.view.form.fields.at(-1).control.parentElement;
+    this.allShards.hidden = true; // until there are several
+  }
+
+  #empty() {
+    const { where, shards } = this.view.search;
+    const text = this.#isFiltered
+      ? `No pending timer matches${where}. A timer that was written a moment ago is listed once ingest has taken it. `
+      : `No timer is pending${where}. `;
+    return shards > 1 ? [text, button("Search in all shards", () => change({ all: 1 }))] : text;
   }
 
   /** The targets that searches offer. */
@@ -62,8 +70,13 @@ export class Timers {
   }
 
   #begin(isQuiet) {
-    this.cancelButton.hidden = !this.#isFiltered;
-    return new TimerSearch(this.#filter, selection(), this.wheel, isQuiet);
+    this.cancelButton.hidden = !this.#isFiltered || this.#isInAll;
+    const Search = this.#isInAll ? FleetSearch : TimerSearch;
+    return new Search(this.#filter, selection(), this.wheel, isQuiet);
+  }
+
+  get #isInAll() {
+    return this.view.form.values.all !== "";
   }
 
   get #filter() {
@@ -80,7 +93,7 @@ export class Timers {
   get isWanted() {
     const { table, rows, search } = this.view;
     const isUsed = table.contains(document.activeElement) || table.matches(":hover");
-    const isAsked = search !== null && !this.#isFiltered && rows.length <= 100;
+    const isAsked = search !== null && !this.#isFiltered && !this.#isInAll && rows.length <= 100;
     const isAlone = route().view === "pending" && document.querySelector("dialog") === null;
     return isAsked && !isUsed && isAlone;
   }
