@@ -203,6 +203,18 @@ def test_the_end_of_serve_alone_is_not_critical() -> None:
     assert severities["DuewheelServeDown"] == "warning"
 
 
+def test_a_shard_that_a_reshard_has_removed_is_not_critical() -> None:
+    """Its timers are in other shards."""
+    critical = [each["expr"] for each in ALERTS if each["labels"]["severity"] == "critical"]
+    of_reasons = [
+        [(str(matcher.op), matcher.name, matcher.value) for matcher in each.matchers.matchers]
+        for expression in critical
+        for each in selectors(expression)
+        if each.name == "duewheel_not_ready"
+    ]
+    assert of_reasons == [[("MatchOp.NotEqual", "reason", "resharded")]]
+
+
 def test_the_runbook_has_all_alerts_in_their_order() -> None:
     text = RUNBOOK.read_text("utf-8")
     assert re.findall(r"^### (Duewheel\w+)$", text, re.MULTILINE) == [a["alert"] for a in ALERTS]
@@ -220,7 +232,9 @@ def test_the_runbook_has_all_reasons_why_a_shard_is_not_ready() -> None:
         RUNBOOK.read_text("utf-8").partition("\n### DuewheelNotReady\n")[2].partition("\n### ")[0]
     )
     first_cells = " ".join(re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE))
-    assert sorted(re.findall(r"`(\w+)`", first_cells)) == sorted([*REASONS, "unreadable"])
+    assert sorted(re.findall(r"`(\w+)`", first_cells)) == sorted(
+        [*REASONS, "unreadable", "resharded"]
+    )
 
 
 def test_the_dashboard_can_be_loaded_as_it_is() -> None:

@@ -27,9 +27,10 @@ WITHOUT_FILES: Mapping[str, Unready] = {
     "unreadable": Unready(
         "The files of the shard cannot be read here: what is pending is unknown."
     ),
+    "resharded": Unready("A reshard has removed this shard: its timers are in the other shards."),
 }
-# Both in the order in which they are shown. These names, and `unreadable`, are label values of the
-# metric `not_ready`.
+# Both in the order in which they are shown. These names, `unreadable` and `resharded` are label
+# values of the metric `not_ready`.
 REASONS: Mapping[str, Unready] = {
     "recovering": Unready(
         "The files are being recovered or, at a first start, made; or messages are read from "

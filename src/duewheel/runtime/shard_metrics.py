@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Literal
 
 from prometheus_client.core import Metric
@@ -42,6 +43,13 @@ def families_of(
             yield make(made.name, each.help, made.label, {str(k): v for k, v in value.items()})
         else:
             yield gauge(made.name, each.help, len(value) if isinstance(value, Mapping) else value)
+
+
+def of_reasons(reasons: Iterable[str]) -> Iterator[Metric]:
+    """The families of a shard that is not ready, and whose files say nothing."""
+    facts = SimpleNamespace(ready=False, by_reason=dict.fromkeys(reasons, True))
+    names = {"ready", "not_ready"}
+    return families_of(facts, "shard", (each for each in _OF_SHARD if each.gauge.name in names))
 
 
 class ShardMetrics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -15,7 +15,7 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.osutil.metrics_server import counters, exposed, histograms
-from duewheel.runtime.shard_metrics import ShardMetrics
+from duewheel.runtime.shard_metrics import ShardMetrics, of_reasons
 from duewheel.serve.file_probe import FileProbe
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 
@@ -102,10 +102,10 @@ class ServeMetrics:
         yield from self._statistics.families()
         yield from self._of_shard
 
-    async def text(self) -> bytes:
-        """All families as of now."""
+    async def text(self, removed: Collection[str]) -> bytes:
+        """All families as of now; `removed`: as of AssignmentWatch."""
         of_shard: Sequence[Metric] = ()
         with suppress(OSError, DuewheelError):  # /readyz has the reason
-            of_shard = await self._read()
+            of_shard = [*of_reasons(removed)] if removed else await self._read()
         self._of_shard = of_shard  # after the wait, in which another request sets its own
         return self._text()

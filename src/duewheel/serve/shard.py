@@ -57,7 +57,7 @@ async def livez() -> str:
 async def readyz(service: Shared) -> Readiness:
     """Whether the shard does its work: recovered, both processes run, lag below its bounds."""
     try:
-        reasons = await service.not_ready()
+        reasons = service.assignment.removed or await service.not_ready()
     except TimeoutError as error:
         reasons = {"unreadable": str(error)}
     if reasons:
@@ -71,7 +71,9 @@ async def readyz(service: Shared) -> Readiness:
 @probes.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
 async def metrics(service: Shared) -> Response:
     """Metrics of this process and of the shard, for Prometheus."""
-    return Response(await service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(
+        await service.metrics.text(service.assignment.removed), media_type=CONTENT_TYPE_LATEST
+    )
 
 
 @reading.get("/status", operation_id="status", dependencies=OF_NONE)

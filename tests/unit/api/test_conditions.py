@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from duewheel.api import conditions
-from duewheel.api.reasons import REASONS
+from duewheel.api.reasons import REASONS, WITHOUT_FILES
 from duewheel.api.shard import ShardView
 
 
@@ -61,7 +61,7 @@ def test_a_shard_at_work_has_none() -> None:
 
 
 def test_each_reason_has_a_sentence_of_its_own() -> None:
-    reasons = dict.fromkeys([*REASONS, "no_data_directory", "unreadable"], "why")
+    reasons = dict.fromkeys([*REASONS, *WITHOUT_FILES], "why")
     found = conditions.of_reasons(reasons)
     assert len({each.text for each in found}) == len(reasons)
     assert all(each.detail == "why" and each.kind == "bad" for each in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,6 +116,25 @@ def test_files_of_an_earlier_assignment_are_not_served(
     assert client.get("/v1/stats").json()["code"] == "resharded", "Kafka's silence changes nothing"
     kafka.becomes(before)
     assert [response.status_code for response in of_files(client)] == [200] * 6
+
+
+def test_a_removed_shard_has_one_reason_and_no_metric_of_its_files(
+    client: TestClient, kafka: NewestProgress
+) -> None:
+    assert kafka.progress is not None
+    before = kafka.progress
+    kafka.becomes(replace(removed(before), sealed_for=2))
+    found = client.get("/readyz").json()
+    assert found["reasons"].keys() == {"resharded"}
+    assert [each["name"] for each in found["conditions"]] == ["resharded"]
+    text = client.get("/metrics").text
+    assert re.findall("^duewheel_(?!http|build|thread).*", text, re.MULTILINE) == [
+        "duewheel_ready 0.0",
+        'duewheel_not_ready{reason="resharded"} 1.0',
+    ]
+    kafka.becomes(taken_by_others(before))
+    assert "dequeue_not_running" in client.get("/readyz").json()["reasons"], "it can be started"
+    assert 'not_ready{reason="dequeue_not_running"} 1.0' in client.get("/metrics").text
 
 
 def test_the_files_of_a_sealed_shard_are_its_own_until_it_is_reassigned(

@@ -7,6 +7,7 @@ that no read of files waits for Kafka; while Kafka does not answer, the last rea
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing, suppress
 
 import structlog
@@ -26,7 +27,12 @@ log = structlog.get_logger(__name__)
 
 
 class AssignmentWatch:
-    """See the module's head. `require` may be called by any thread."""
+    """See the module's head. `require` may be called by any thread.
+
+    Attributes:
+        removed: why the shard is not ready, if a reshard has removed it: that alone. A shard that
+            stays delivers again after its next start, and until then its files' reasons hold.
+    """
 
     _thread: Worker
 
@@ -34,6 +40,7 @@ class AssignmentWatch:
         """Nothing runs before `start`."""
         self._settings = settings
         self._reason = ""
+        self.removed: Mapping[str, str] = {}
 
     def start(self) -> None:
         """Begins to read; may be called again after `stop`."""
@@ -61,17 +68,20 @@ class AssignmentWatch:
             while not ending.wait(_INTERVAL_S):
                 try:
                     seen = reader.newest()
-                    self._note("" if seen is None else _outdated(self._settings, seen.progress))
+                    self._note(None if seen is None else seen.progress)
                     error_before = ""
                 except DuewheelError as error:
                     if str(error) != error_before and not ending.is_set():
                         error_before = str(error)
                         log.warning("the shard's progress cannot be read", reason=error_before)
 
-    def _note(self, reason: str) -> None:
+    def _note(self, progress: Progress | None) -> None:
+        reason = "" if progress is None else _outdated(self._settings, progress)
         if reason and reason != self._reason:
             log.warning("the files are not served", reason=reason)
         self._reason = reason
+        is_removed = reason and progress is not None and not progress.partitions
+        self.removed = {"resharded": reason} if is_removed else {}
 
 
 def _outdated(settings: Settings, progress: Progress) -> str:
