@@ -120,15 +120,19 @@ class Gate:
 
 def _require_head(scope: Scope) -> None:
     """h11 bounds a head that comes in parts; one that comes at once may have any size. A head with
-    two lengths may be two requests to a proxy in front.
+    two lengths may be two requests to a proxy in front. One with two tokens may have the client's
+    own beside the proxy's.
     """
-    names = {name for name, _ in scope["headers"]}
+    names = [name for name, _ in scope["headers"]]
     size = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"])
     size += sum(len(name) + len(value) for name, value in scope["headers"])
     if size > HEADER_BYTES_MAX:
         detail = f"the head has more than {HEADER_BYTES_MAX} bytes"
         raise Refused(HTTPStatus.BAD_REQUEST, "head_too_large", detail)
-    if {b"content-length", b"transfer-encoding"} <= names:
+    if names.count(b"authorization") > 1:
+        detail = "give one header Authorization"
+        raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", detail)
+    if {b"content-length", b"transfer-encoding"}.issubset(names):
         detail = "either Content-Length or Transfer-Encoding"
         raise Refused(HTTPStatus.BAD_REQUEST, "ambiguous_length", detail)
 

@@ -102,6 +102,17 @@ def test_a_head_with_two_lengths_is_refused(tmp_path: Path) -> None:
         assert (response.status_code, response.json()["code"]) == (400, "ambiguous_length")
 
 
+def test_a_head_with_two_tokens_is_refused(tmp_path: Path) -> None:
+    """One may be the client's, beside that of a proxy."""
+    producer = RecordingProducer()
+    with served(settings_of(tmp_path), Access(CHANGING), producer) as client:
+        for other in (TOKEN, "x" * 32):
+            both = [("Authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {other}")]
+            response = client.post("/v1/timers", json=NEW, headers=both)
+            assert (response.status_code, response.json()["code"]) == (400, "bad_request")
+    assert producer.calls == []
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [
