@@ -81,6 +81,10 @@ def test_a_warning_names_a_target_that_no_timer_can_have_yet(config: Path) -> No
             assert done.returncode == 0 and f"name  {name}\n" in done.stdout.replace("   ", "  ")
             (line,) = done.stderr.splitlines()
             assert line.startswith("duewheel: paused, but ") and why in line
+        with served(shard.settings, Access(CHANGING)) as client:
+            typo = f"/v1/pause/target/{shard.target}.typo"
+            done = client.post(typo, json={}, headers=bearer(TOKEN)).json()
+            assert warnings[f"{shard.target}.typo"] in str(done["doubts"])
 
 
 def test_the_pause_of_a_timer_topic_ends_by_itself(config: Path) -> None:
@@ -99,13 +103,26 @@ def test_a_tag_is_paused_over_http(config: Path) -> None:
         client.headers.update(bearer(TOKEN))
         done = client.post("/v1/pause/tag/spring", json={"note": "too early"}).json()
         assert done.items() >= {"kind": "tag", "name": "spring", "paused": True}.items()
+        assert (done["was_paused"], done["former_until_ms"], done["former_note"]) == (
+            False,
+            None,
+            "",
+        )
+        again = client.post("/v1/pause/tag/spring", json={"duration": "2h", "note": "late"}).json()
+        assert (again["was_paused"], again["former_note"]) == (True, "too early")
+        third = client.post("/v1/pause/tag/spring", json={}).json()
+        assert (third["former_until_ms"], third["former_note"]) == (again["until_ms"], "late")
         pump_until_paused(shard, "spring")
         key, value, headers = timer(shard, b"tagged", NOW)
         shard.send(shard.timers, 0, (key, value, [*headers, ("TIMER_TAG", b"spring")]))
         shard.send(shard.timers, 0, timer(shard, b"other", NOW))
         until(shard, lambda: shard.delivered() == [b"other"])
         until(shard, lambda: client.get("/v1/timers?tag=spring").json()["timers"] != [])
-        assert client.post("/v1/resume/tag/spring").json()["paused"] is False
+        resumed = client.post("/v1/resume/tag/spring").json()
+        assert (resumed["paused"], resumed["was_paused"], resumed["former_note"]) == (
+            *(False, True),
+            "",
+        )
         shard.pump_until([b"other", b"tagged"])
         refused = client.post(f"/v1/pause/target/{shard.timers}", json={})
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")

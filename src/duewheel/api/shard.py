@@ -414,6 +414,12 @@ class PausedSelection(Result):
     paused: bool
     until_ms: InstantMs | None = Field(description="null: until it is resumed")
     note: str
+    was_paused: bool = Field(description="before this")
+    former_until_ms: InstantMs | None = Field(description="the end of the pause before this")
+    former_note: str = Field(description="its note")
+    doubts: list[str] = Field(
+        default=[], description="of a target that is paused: why no timer can have it now"
+    )
 
 
 class Promoted(Result):

@@ -137,7 +137,7 @@ def resume(settings: Settings, part: Part, output: Printer) -> None:
     if isinstance(part, tuple):
         require_name(*part)
         with require_kafka(settings):
-            output.show(resume_selection(settings, *part))
+            output.show(resume_selection(settings, SystemClock(), *part))
             _say_doubts(settings, part, "resumed")
     else:
         output.show(set_paused(settings, part, on=False))

@@ -29,6 +29,7 @@ from duewheel.ops.shard.lateness import read_lateness
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.shard.selective_pause import pause_selection, resume_selection
 from duewheel.ops.shard.status import read_status
+from duewheel.ops.topics.targets import doubts_about
 from duewheel.serve.change_records import Changing, recorded
 from duewheel.serve.problems import Refused, documented
 from duewheel.serve.scopes import OF_ALL, OF_NONE, OwnSelection
@@ -100,15 +101,18 @@ async def pause_one(
     change: Changing, selection: OwnSelection, given: SelectivePause
 ) -> PausedSelection:
     """Lets the due timers of a target, timer topic or tag wait, in all shards."""
-    service = change.service
-    return await service.write_pause(pause_selection, service.clock, *selection, given)
+    service, (kind, name) = change.service, selection
+    doubts = await service.read_kafka(doubts_about, name) if kind == "target" else []
+    done = await service.write_pause(pause_selection, service.clock, kind, name, given)
+    return done.model_copy(update={"doubts": doubts})
 
 
 @changing.post(f"/resume/{{kind}}/{NAME}", operation_id="resume_selection")
 @recorded
 async def resume_one(change: Changing, selection: OwnSelection) -> PausedSelection:
     """Ends the pause of a target, timer topic or tag."""
-    return await change.service.write_pause(resume_selection, *selection)
+    service = change.service
+    return await service.write_pause(resume_selection, service.clock, *selection)
 
 
 @changing.post("/pause/{process}", operation_id="pause", dependencies=OF_ALL)

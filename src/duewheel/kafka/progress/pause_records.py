@@ -7,6 +7,8 @@ takes the whole partition, because a pause may be older than any number of progr
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 
 from kafka import KafkaProducer
@@ -81,8 +83,10 @@ def write_pause(
     name: str,
     pause: PauseRecord | None,
     deadline: Deadline,
-) -> None:
-    """Writes a pause, in the place of an earlier one; None ends it.
+    known: PausesFile,
+) -> Mapping[str, PauseRecord]:
+    """Writes a pause, in the place of an earlier one; None ends it. Returns the pauses before it,
+    which it reads from the `known` ones on: dequeue, whose they are, may not run.
 
     Raises:
         KafkaUnavailable: no answer in time.
@@ -92,6 +96,8 @@ def write_pause(
     partition, key, value = state_partition(state_topic, 0), key_of(kind, name), encoded(pause)
     with LogReader(clients, [state_topic], lambda: deadline) as reader:
         reader.existing(hint=INIT_MAKES_IT)
+    with closing(PauseReader(clients, state_topic, known, deadline.remaining_s())) as pauses:
+        before = pauses.read().of
     own = {"acks": "all", "allow_auto_create_topics": False}
     with clients.opened(KafkaProducer, deadline, **own) as producer:
 
@@ -100,3 +106,4 @@ def write_pause(
             sent.get(timeout=deadline.remaining_s())
 
         clients.write(deadline, f"write the pause of {name}", send)
+    return before

@@ -6,7 +6,7 @@ from duewheel import factory
 from duewheel.api.limits import tag_octets
 from duewheel.api.requests import SelectivePause
 from duewheel.api.shard import PausedSelection
-from duewheel.checkpoints.pauses import PausedKind, PauseRecord
+from duewheel.checkpoints.pauses import PausedKind, PauseRecord, PausesFile, in_force
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -29,11 +29,12 @@ def pause_selection(
     require_pausable(settings, kind, name)
     for_ms = given.for_ms
     until_ms = None if for_ms is None else clock.now_ms() + for_ms
-    _write(settings, kind, name, PauseRecord(until_ms, given.note))
-    return PausedSelection(kind=kind, name=name, paused=True, until_ms=until_ms, note=given.note)
+    return _write(settings, clock, kind, name, PauseRecord(until_ms, given.note))
 
 
-def resume_selection(settings: Settings, kind: PausedKind, name: str) -> PausedSelection:
+def resume_selection(
+    settings: Settings, clock: Clock, kind: PausedKind, name: str
+) -> PausedSelection:
     """Ends a pause; its timers leave when they return from their wait.
 
     Raises:
@@ -41,8 +42,7 @@ def resume_selection(settings: Settings, kind: PausedKind, name: str) -> PausedS
             settings no longer have is no error.
     """
     require_name(kind, name)
-    _write(settings, kind, name, None)
-    return PausedSelection(kind=kind, name=name, paused=False, until_ms=None, note="")
+    return _write(settings, clock, kind, name, None)
 
 
 def require_pausable(settings: Settings, kind: PausedKind, name: str) -> None:
@@ -61,6 +61,21 @@ def require_name(kind: PausedKind, name: str) -> None:
         tag_octets(name)
 
 
-def _write(settings: Settings, kind: PausedKind, name: str, pause: PauseRecord | None) -> None:
+def _write(
+    settings: Settings, clock: Clock, kind: PausedKind, name: str, pause: PauseRecord | None
+) -> PausedSelection:
     client = factory.kafka_clients(settings, "producer")
-    write_pause(client, settings.state_topic, kind, name, pause, Deadline(ANSWER_S))
+    known = PausesFile.read(settings.storage.data_dir)
+    pauses = write_pause(client, settings.state_topic, kind, name, pause, Deadline(ANSWER_S), known)
+    before = in_force(pauses, clock.now_ms()).get(f"{kind}/{name}")
+    now, former = pause or PauseRecord(None), before or PauseRecord(None)
+    return PausedSelection(
+        kind=kind,
+        name=name,
+        paused=pause is not None,
+        until_ms=now.until_ms,
+        note=now.note,
+        was_paused=before is not None,
+        former_until_ms=former.until_ms,
+        former_note=former.note,
+    )
