@@ -18,7 +18,6 @@ from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.serve import (
     changes,
     dead_letters,
-    fleet_timers,
     other_shards,
     page,
     receipts,
@@ -87,7 +86,6 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     to_read = [] if access.read is None else [Depends(may_read)]
     for router in (
         timers.reading,
-        fleet_timers.reading,
         shard.reading,
         receipts.reading,
         dead_letters.reading,

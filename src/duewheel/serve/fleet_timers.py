@@ -1,7 +1,7 @@
 """One search of the pending timers of all shards: each one's server searches its own.
 
-The servers are asked at once, with the token of the request: each decides what that may see. A
-shard without an answer is named, so that no timer of it seems not to be pending.
+The servers get the request at once, with its token: each decides about its scope. A shard without
+an answer is named, so that no timer of it seems not to be pending.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ from __future__ import annotations
 from asyncio import gather
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Annotated
 from urllib.parse import urlencode
-
-from fastapi import APIRouter, Query, Request
 
 from duewheel.api.fleet import AbsentShard, FleetTimers, TimerOfShard
 from duewheel.api.requests import FleetTimerQuery, TimerQuery
 from duewheel.api.timers import TimerList
+from duewheel.api.topics import TopicScope
 from duewheel.ops.timers import pending
 from duewheel.serve.fleet import detail_of
 from duewheel.serve.problems import Refused
-from duewheel.serve.scopes import Scoped
-from duewheel.serve.service import Service, Shared
+from duewheel.serve.service import Service
 from duewheel.serve.shard_requests import (
     ForwardedRequest,
     OtherShards,
@@ -29,24 +26,22 @@ from duewheel.serve.shard_requests import (
     why_absent,
 )
 
-reading = APIRouter(prefix="/v1", tags=["reads"])
-
 Answer = TimerList | AbsentShard
 
 
-@reading.get("/fleet/timers", operation_id="list_fleet_timers")
-async def list_fleet_timers(
-    service: Shared, request: Request, wanted: Annotated[FleetTimerQuery, Query()], scope: Scoped
+async def of_all_shards(
+    service: Service, wanted: FleetTimerQuery, scope: TopicScope, token: str | None
 ) -> FleetTimers:
-    """Pending timers of all shards, as `/v1/timers` lists those of one; there are no pages.
+    """Searches all shards.
 
-    `absent` has the shards without an answer: their timers are not in the list.
+    Args:
+        scope: of the token, for this server's own shard if `serve.shards` names no servers.
+        token: the header of the request, for the servers.
     """
     pending.selection(service.settings, wanted)  # else each shard would refuse a wrong one
     given = wanted.model_dump(mode="json", by_alias=True, exclude_unset=True)
     count = service.settings.shard.count
     if service.settings.serve.shards:
-        token = request.headers.get("Authorization")
         answers = await _of_servers(service, token, f"/v1/timers?{urlencode(given)}")
     else:
         own = await service.read(pending.page_of, TimerQuery.model_validate(given), scope=scope)
@@ -73,9 +68,9 @@ async def _of_servers(service: Service, token: str | None, target: str) -> list[
     found = {
         shard: AbsentShard(shard=shard, reason=why_absent(shard, fleet)) for shard in fleet.absent
     }
-    asked = [shard for shard in range(fleet.shards) if shard not in found]
-    answered = await gather(*(_of_server(service, shard, sent) for shard in asked))
-    return [*answered, *found.values()]
+    owned = [shard for shard in range(fleet.shards) if shard not in found]
+    answers = await gather(*(_of_server(service, shard, sent) for shard in owned))
+    return [*answers, *found.values()]
 
 
 async def _of_server(service: Service, shard: int, sent: ForwardedRequest) -> Answer:

@@ -1,16 +1,20 @@
-"""The operations that read pending timers, and count them: all from the mapped files."""
+"""The operations that read pending timers, and count them: all from the mapped files, those of
+other shards by their servers.
+"""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
-from duewheel.api.requests import HistogramQuery, TimerQuery
+from duewheel.api.fleet import FleetTimers
+from duewheel.api.requests import FleetTimerQuery, HistogramQuery, TimerQuery
 from duewheel.api.timers import PendingHistogram, StatsOfShard, TimerList, TimerWithMessage
 from duewheel.ops.timers import pending
 from duewheel.ops.timers.pending_histogram import PendingView
+from duewheel.serve import fleet_timers
 from duewheel.serve.problems import Refused, documented
 from duewheel.serve.scopes import OF_ALL, OwnHandle, Scoped
 from duewheel.serve.service import Shared
@@ -30,6 +34,18 @@ async def list_timers(
     the messages of all timers that the other filters select: give `from` and `to`, or an `id`.
     """
     return await service.read(pending.page_of, wanted, scope=scope)
+
+
+@reading.get("/fleet/timers", operation_id="list_fleet_timers")
+async def list_fleet_timers(
+    service: Shared, request: Request, wanted: Annotated[FleetTimerQuery, Query()], scope: Scoped
+) -> FleetTimers:
+    """Pending timers of all shards, as `/v1/timers` lists those of one; there are no pages.
+
+    `absent` has the shards without an answer: their timers are not in the list.
+    """
+    token = request.headers.get("Authorization")
+    return await fleet_timers.of_all_shards(service, wanted, scope, token)
 
 
 @reading.get("/timers/{handle}", operation_id="show_timer", responses=NOT_PENDING)

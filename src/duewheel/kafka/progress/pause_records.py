@@ -83,10 +83,10 @@ def write_pause(
     name: str,
     pause: PauseRecord | None,
     deadline: Deadline,
-    known: PausesFile,
+    last: PausesFile,
 ) -> Mapping[str, PauseRecord]:
     """Writes a pause, in the place of an earlier one; None ends it. Returns the pauses before it,
-    which it reads from the `known` ones on: dequeue, whose they are, may not run.
+    which it reads after the `last` ones: dequeue, whose these are, may not run.
 
     Raises:
         KafkaUnavailable: no answer in time.
@@ -96,7 +96,7 @@ def write_pause(
     partition, key, value = state_partition(state_topic, 0), key_of(kind, name), encoded(pause)
     with LogReader(clients, [state_topic], lambda: deadline) as reader:
         reader.existing(hint=INIT_MAKES_IT)
-    with closing(PauseReader(clients, state_topic, known, deadline.remaining_s())) as pauses:
+    with closing(PauseReader(clients, state_topic, last, deadline.remaining_s())) as pauses:
         before = pauses.read().of
     own = {"acks": "all", "allow_auto_create_topics": False}
     with clients.opened(KafkaProducer, deadline, **own) as producer:

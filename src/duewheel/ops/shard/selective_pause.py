@@ -65,8 +65,8 @@ def _write(
     settings: Settings, clock: Clock, kind: PausedKind, name: str, pause: PauseRecord | None
 ) -> PausedSelection:
     client = factory.kafka_clients(settings, "producer")
-    known = PausesFile.read(settings.storage.data_dir)
-    pauses = write_pause(client, settings.state_topic, kind, name, pause, Deadline(ANSWER_S), known)
+    last = PausesFile.read(settings.storage.data_dir)
+    pauses = write_pause(client, settings.state_topic, kind, name, pause, Deadline(ANSWER_S), last)
     before = in_force(pauses, clock.now_ms()).get(f"{kind}/{name}")
     now, former = pause or PauseRecord(None), before or PauseRecord(None)
     return PausedSelection(
