@@ -1,7 +1,8 @@
 """Decodes values in a child process (decoder.py), which the first value starts.
 
-Whatever a schema or a body does to it, there is the value or a short reason within ANSWER_S; a
-child that does not answer is killed, and the next value gets another one.
+Whatever a schema or a body does to it, there is the value or a short reason in bounded time; a
+child that does not answer is killed, and the next value gets another one. A child that ends may
+have been killed by the kernel, which lacked memory: its value is tried once more in another.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ ANSWER_S = 10.0  # until a schema is read, and perhaps a library imported
 VALUE_S = 3.0  # then of the value
 _ENDS_MAX = 5  # of the child by values of one topic, within _ENDED_S: then none is decoded
 _ENDS_OF_SCHEMA_MAX = 3  # likewise, by values of one schema
-_ENDED_S = 600.0  # what has ended the child is not decoded again for so long
+_ENDED_S = 600.0  # for so long the end of a child is remembered
+_BAN_S = 60.0  # what has ended the child is not decoded for so long; after the next time, _ENDED_S
 _SLOW_S = 0.2  # a value that takes longer is slow
 _SLOW_MAX_S = 20.0  # of slow values of one topic, within _ENDED_S: an audit has many
 _VALUE_BYTES_MAX = 8 << 20
@@ -47,6 +49,14 @@ class Decoded(NamedTuple):
     registry_failed: bool = False  # the reason is the registry's, whatever the value is
 
 
+class _End(NamedTuple):
+    """Of a child, by a value or by reading its schema."""
+
+    forgotten_s: float
+    banned_until_s: float
+    why: str
+
+
 class RegistryValues:
     """Decodes values, one at a time, for any threads."""
 
@@ -54,9 +64,9 @@ class RegistryValues:
         self._registry = registry
         self._lock = threading.Lock()  # of all below
         self._child: tuple[Child, Connection] | None = None
-        # What has ended the child, until when and why: topic, schema and hash of the body, or None
-        # if reading the schema has. Other topics have values of the schema, too.
-        self._ended: dict[tuple[str, str, int | None], tuple[float, str]] = {}
+        # What has ended the child: topic, schema and hash of the body, or None if reading the
+        # schema has. Other topics have values of the schema, too.
+        self._ended: dict[tuple[str, str, int | None], _End] = {}
         self._slow: dict[str, tuple[float, float]] = {}  # by topic, until when, and how many s
 
     def decoded(
@@ -85,6 +95,13 @@ class RegistryValues:
         """The kind of the schema, and the value; or nothing or REGISTRY_FAILED, and a reason."""
         if why := self._refusal(topic, schema, body):
             return "", why
+        if self._child is not None and self._child[1].poll():  # it has ended while no value was
+            self._end()
+        return self._tried(topic, schema, body)
+
+    def _tried(
+        self, topic: str, schema: str, body: bytes, *, again: bool = False
+    ) -> tuple[str, str]:
         ended_by: int | None = None  # before the value is decoded
         what = f"schema {schema}"
         try:
@@ -103,10 +120,17 @@ class RegistryValues:
         except DuewheelError as error:
             return REGISTRY_FAILED, str(error)
         except (OSError, EOFError) as error:
-            late = isinstance(error, TimeoutError)
-            why = f"{what} {error if late else 'ends the process that decodes'}"
-            self._ended[topic, schema, ended_by] = time.monotonic() + _ENDED_S, why
             self._end()
+            ended, now_s = (topic, schema, ended_by), time.monotonic()
+            late = isinstance(error, TimeoutError)
+            if not (late or again or ended in self._ended):
+                answer = self._tried(topic, schema, body, again=True)
+                # Remembered, too: else such values could start processes for ever.
+                self._ended.setdefault(ended, _End(now_s + _BAN_S, now_s, ""))
+                return answer
+            why = f"{what} {error if late else 'ends the process that decodes'}"
+            ban_s = _ENDED_S if ended in self._ended else _BAN_S
+            self._ended[ended] = _End(now_s + _ENDED_S, now_s + ban_s, why)
             return "", why
         except BaseException:  # its answer would be that of the next value
             self._end()
@@ -115,11 +139,12 @@ class RegistryValues:
     def _refusal(self, topic: str, schema: str, body: bytes) -> str | None:
         """Why a value is not decoded: because of those before it."""
         now_s = time.monotonic()
-        self._ended = {name: each for name, each in self._ended.items() if each[0] > now_s}
+        self._ended = {n: each for n, each in self._ended.items() if each.forgotten_s > now_s}
         self._slow = {name: each for name, each in self._slow.items() if each[0] > now_s}
         for known in (None, hash(body)):
-            if ended := self._ended.get((topic, schema, known)):
-                return ended[1]
+            ended = self._ended.get((topic, schema, known))
+            if ended is not None and ended.banned_until_s > now_s:
+                return ended.why
         schemas = [each for of, each, _ in self._ended if of == topic]
         if len(schemas) >= _ENDS_MAX:
             return f"values of {topic} have ended the decoder too often"

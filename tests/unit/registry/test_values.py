@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -235,6 +239,75 @@ def test_a_schema_that_ends_the_process_stops_no_other_value(
     before = len(registry.asked)
     assert reason(values, framed(20, b"")) == why
     assert len(registry.asked) == before
+
+
+def killing(
+    values: RegistryValues, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Kills the process, as the kernel does for want of memory, at the first answers."""
+    answer, left = registry.answer, list(range(times))
+
+    def kill_and_answer(path: str) -> Any:
+        if left:
+            left.pop()
+            kill(values)
+        return answer(path)
+
+    monkeypatch.setattr(registry, "answer", kill_and_answer)
+
+
+def kill(values: RegistryValues) -> None:
+    assert values._child is not None  # noqa: SLF001 - what the host sees of it
+    os.kill(values._child[0].pid, signal.SIGKILL)  # noqa: SLF001 - as above
+
+
+def test_a_process_that_was_killed_hides_no_value(
+    values: RegistryValues, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 1, 2, 1, 2):
+        assert shown(values, framed(number, avro(ORDER) if number == 1 else b'{"number": 7}'))
+        kill(values)
+        assert values._child is not None  # noqa: SLF001 - as below
+        values._child[1].poll(60)  # noqa: SLF001 - until it has ended
+    killing(values, registry, monkeypatch, 1)
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
+
+
+def test_a_value_that_ends_two_processes_is_tried_again_after_a_minute(
+    values: RegistryValues, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killing(values, registry, monkeypatch, 3)
+    why = "schema 1 ends the process that decodes"
+    for _ in range(2):
+        assert reason(values, framed(1, avro(ORDER))) == why
+    assert len(registry.asked) == 2
+    later(monkeypatch, 61)
+    assert reason(values, framed(1, avro(ORDER))) == why
+    later(monkeypatch, 599)
+    assert reason(values, framed(1, avro(ORDER))) == why
+    assert len(registry.asked) == 3
+    later(monkeypatch, 662)
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
+
+
+def test_values_that_end_one_process_and_not_the_next_start_no_more_for_ever(
+    values: RegistryValues, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30, 40):
+        registry.add(number, TREE)
+        killing(values, registry, monkeypatch, int(number < 35))
+        found = values.decoded("orders", (), framed(number, b"\0"))
+        assert found is not None
+        assert (found.decoded is None) == (number >= 35)
+    assert found is not None
+    assert found.not_decoded == "values of orders have ended the decoder too often"
+    later(monkeypatch, 61)
+    assert shown(values, framed(39, b"\0")) == {"t": None}
+
+
+def later(monkeypatch: pytest.MonkeyPatch, by_s: float) -> None:
+    """So long after the test's begin, in this process."""
+    monkeypatch.setattr(in_parent, "time", SimpleNamespace(monotonic=lambda: monotonic() + by_s))
 
 
 def test_a_value_that_ends_the_process_hides_no_other_of_its_schema(
