@@ -75,9 +75,7 @@ def _validation(suite: str, run: Any, tallies: Sequence[Tally]) -> Any:
         ExpectationValidationResult(
             success=tally.success,
             expectation_config=ExpectationConfiguration(
-                type=tally.expectation["type"],
-                kwargs=tally.expectation["kwargs"],
-                notes=tally.expectation["meta"]["reason"],
+                **_shown(tally), notes=tally.expectation["meta"]["reason"]
             ),
             result=_result(tally),
         )
@@ -96,6 +94,15 @@ def _validation(suite: str, run: Any, tallies: Sequence[Tally]) -> Any:
         },
         meta={"great_expectations_version": gx.__version__, "run_id": run},
     )
+
+
+def _shown(tally: Tally) -> dict[str, Any]:
+    given = tally.expectation
+    if tally.checked:
+        return {"type": given["type"], "kwargs": given["kwargs"]}
+    # The library makes no page of an expectation with wrong arguments: another has its text.
+    of_table = {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 0}}
+    return {**of_table, "description": given["meta"]["code"]}
 
 
 def _result(tally: Tally) -> dict[str, Any]:

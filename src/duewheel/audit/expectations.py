@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,19 +84,34 @@ class GreatExpectations:
         Raises:
             DuewheelError: an expectation cannot be checked on this table.
         """
-        return _all_checked(self.check_each(suite, parameters, table))
+        return _all_checked(self._validated(filled_in(suite, parameters), self._batch(table)))
 
     def check_each(
-        self, suite: Mapping[str, Any], parameters: Mapping[str, Any], table: pa.Table
+        self, expectations: Sequence[Mapping[str, Any]], table: pa.Table
     ) -> list[Result | Unchecked]:
-        """As `check`, with the reason in the place of a result."""
+        """Checks expectations that anyone has written, one after the other, because some mistakes
+        end the check of the whole suite. The reason is in the place of a result.
+        """
+        batch, results = self._batch(table), list[Result | Unchecked]()
+        for each in expectations:
+            try:
+                results += self._validated([each], batch)
+            except Exception as error:  # noqa: BLE001 - pydantic's, or any of the library
+                why = " ".join(str(error).split())
+                results.append(Unchecked(f"{each['type']} cannot be checked: {why}"))
+        return results
+
+    def _batch(self, table: pa.Table) -> Any:
+        return self._definition.get_batch({"dataframe": _frame(table)})
+
+    def _validated(
+        self, expectations: Sequence[Mapping[str, Any]], batch: Any
+    ) -> list[Result | Unchecked]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            batch = self._definition.get_batch({"dataframe": _frame(table)})
-            result = batch.validate(
-                self._suite("suite", suite, parameters), result_format=_format("COMPLETE")
-            )
-        return _in_order(result, suite)
+            suite = self._suite("suite", expectations)
+            result = batch.validate(suite, result_format=_format("COMPLETE"))
+        return _in_order(result, expectations)
 
     def run_checkpoint(
         self,
@@ -112,7 +127,8 @@ class GreatExpectations:
         gx, context = self._gx, self.context
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            kept = context.suites.add_or_update(self._suite(name, suite, parameters))
+            expectations = filled_in(suite, parameters)
+            kept = context.suites.add_or_update(self._suite(name, expectations))
             try:
                 checkpoint = context.checkpoints.get(name)
             except gx.exceptions.DataContextError:
@@ -130,10 +146,10 @@ class GreatExpectations:
                 )
             results = checkpoint.run({"dataframe": _frame(table)}, run_id=run).run_results
         (result,) = [each for each in results.values() if each.suite_name == name]
-        return _all_checked(_in_order(result, suite))
+        return _all_checked(_in_order(result, expectations))
 
-    def _suite(self, name: str, suite: Mapping[str, Any], parameters: Mapping[str, Any]) -> Any:
-        expectations = [
+    def _suite(self, name: str, expectations: Sequence[Mapping[str, Any]]) -> Any:
+        made = [
             {
                 "type": each["type"],
                 "kwargs": each["kwargs"],
@@ -141,9 +157,9 @@ class GreatExpectations:
                 "notes": each["meta"]["reason"],
                 "meta": {"place": place},
             }
-            for place, each in enumerate(filled_in(suite, parameters))
+            for place, each in enumerate(expectations)
         ]
-        return self._gx.ExpectationSuite(name=name, expectations=expectations)
+        return self._gx.ExpectationSuite(name=name, expectations=made)
 
 
 def _rows(context: Any) -> Any:
@@ -179,14 +195,14 @@ def _frame(table: pa.Table) -> Any:
     )
 
 
-def _in_order(result: Any, suite: Mapping[str, Any]) -> list[Result | Unchecked]:
+def _in_order(result: Any, expectations: Sequence[Mapping[str, Any]]) -> list[Result | Unchecked]:
     by_place = {each.expectation_config.meta["place"]: each for each in result.results}
     # The library leaves out what it does not know.
     return [
         _or_reason(by_place[place])
         if place in by_place
         else Unchecked(f"{each['type']} cannot be checked: there is no such expectation")
-        for place, each in enumerate(suite["expectations"])
+        for place, each in enumerate(expectations)
     ]
 
 
@@ -233,6 +249,7 @@ class Tally:
         nulls: rows without a value, if the expectation skips nulls.
         observed: of the last chunk: an expectation on the whole table gets that as one chunk.
         examples: of failing rows: the source of each, and its value in the checked column.
+        checked: without it `observed` is the reason why not.
     """
 
     expectation: Mapping[str, Any]
@@ -242,6 +259,7 @@ class Tally:
     failed: int = 0
     observed: Any = None
     examples: list[tuple[str, Any]] = field(default_factory=list)
+    checked: bool = True
 
     def add(self, result: Result, names: Callable[[Int64], list[str]]) -> None:
         """Adds the result of one more chunk; `names` gives the sources of its rows."""
@@ -259,7 +277,7 @@ class Tally:
 
     def fail(self, reason: str) -> None:
         """Counts it as failed, without a row."""
-        self.success, self.observed = False, reason
+        self.checked, self.success, self.observed = False, False, reason
 
     def result(self) -> ExpectationResult:
         """Returns the entry in an audit's result."""

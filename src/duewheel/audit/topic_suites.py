@@ -42,7 +42,6 @@ from duewheel.audit.expectations import (
     GreatExpectations,
     Tally,
     Unchecked,
-    tallies,
 )
 from duewheel.audit.row_sources import RangeSources, Sources
 from duewheel.errors import ConfigError
@@ -185,11 +184,12 @@ class _Topic:
                 of_types.append(self._of_type(name, kind, plain, strange))
             same = zip(plain, kinds, strict=True)
             columns[name] = _typed([value if each == kind else None for value, each in same])
-        totals = tallies(self._suite, {})
-        results = library.check_each(self._suite, {}, pa.table(columns)) if totals else []
+        expectations = self._suite["expectations"]
+        totals = list(map(Tally, expectations))
+        results = library.check_each(expectations, pa.table(columns)) if totals else []
         for tally, each in zip(totals, results, strict=True):
             if isinstance(each, Unchecked):
-                tally.fail(each.reason)
+                tally.fail(f"{self._suite['file']}: {each.reason}")
             else:
                 tally.add(each, self._sources.names)
         totals += self._missing(missing, totals) + of_types
@@ -251,7 +251,7 @@ def _suite(topic: str, path: Path) -> dict[str, Any]:
     try:
         found = [_given_expectation(each) for each in json.loads(path.read_bytes())["expectations"]]
         if found:
-            return {"expectations": found}
+            return {"expectations": found, "file": path}
         why = "it has no expectations"
     except OSError as error:
         why = error.strerror or str(error)
@@ -271,6 +271,8 @@ def _expectation(
     kind: str, kwargs: Mapping[str, Any], severity: str, reason: str
 ) -> dict[str, Any]:
     column = kwargs.get("column")
+    if not isinstance(column, str | None):
+        raise TypeError
     code = kind if column is None else f"{kind}({column})"
     meta = {"code": code, "reason": reason}
     return {"type": kind, "kwargs": kwargs, "severity": severity, "meta": meta}

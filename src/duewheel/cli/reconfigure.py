@@ -76,12 +76,14 @@ def config_check(settings: Settings, *, everything: bool, output: Printer) -> No
 
     Secrets are shown as stars. JSON has all that --all shows.
     """
+    from duewheel.audit.topic_suites import TopicSuites
     from duewheel.config.differences import differing
     from duewheel.ops.changes.acceptance import require_contract
     from duewheel.ops.shard.bounds_in_force import bounds_in_force
 
     require_contract(settings)
     settings.kafka.client_options("admin")  # reads the files that it names
+    TopicSuites(settings.by_topic("suite"))  # likewise
     opened, differs = {"open_targets": settings.timer.open_targets}, differing(settings)
     bounds = {name: each.as_json() for name, each in bounds_in_force(settings).items()}
     sections = settings.redacted()

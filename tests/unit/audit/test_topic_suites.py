@@ -319,8 +319,49 @@ def test_an_expectation_that_cannot_be_checked_ends_no_audit(
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        {"colum": "value.n"},
+        {"column": "value.n", "mostly": 7},
+        {"column": "value.n", "mostly": {"$PARAMETER": "name"}},
+        {
+            "column": "value.n",
+            "row_condition": "value.n >",
+            "condition_parser": "great_expectations",
+        },
+    ],
+)
+def test_a_wrong_argument_is_a_finding_of_its_expectation(
+    suite_file: Callable[..., Path], tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    library = GreatExpectations(tmp_path)
+    not_null = expectation("column_values_to_not_be_null", **wrong)
+    path = suite_file(not_null, expectation("column_values_to_be_unique", column="value.n"))
+    own = TopicSuites({TOPIC: path, "others": path})
+    audit = validator(library, own)
+    take(audit, *orders(b'{"n": 1}', b'{"n": 1}'))
+    take(audit, *orders(b'{"n": 1}', b'{"n": 1}'), topic="others")
+    by_topic = own.check(library)
+    assert set(by_topic) == {TOPIC, "others"}
+    for topic, totals in by_topic.items():
+        first, second = (tally.result() for tally in totals[:2])
+        assert not first.success
+        assert first.observed.startswith(
+            f"{path}: expect_column_values_to_not_be_null cannot be checked: "
+        )
+        assert "\n" not in first.observed
+        assert second.examples == [f"{topic}-0@0", f"{topic}-0@1"]
+    data_docs.keep(library, "own", data_docs.run_of("audit-1", NOW_MS), by_topic)
+    pages = [page.read_text() for page in tmp_path.rglob("*.html")]
+    assert sum(f"{path}: expect_column" in page for page in pages) == 2
+
+
+@pytest.mark.parametrize(
     "content",
-    [None, b"{", b"[]", b"{}", b'{"expectations": [{}]}', b'{"expectations": []}', b"\xff"],
+    [
+        *(None, b"{", b"[]", b"{}", b'{"expectations": [{}]}', b'{"expectations": []}', b"\xff"),
+        b'{"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": {}}}]}',
+    ],
 )
 def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "orders.json"

@@ -64,6 +64,9 @@ def test_config_check_reads_the_files(tmp_path: Path) -> None:
     assert text in str(refused.exception)
     (tmp_path / "ca.pem").write_text("")
     assert CliRunner().invoke(cli, line).exit_code == 0
+    line += ["--set", f"timer.topic.a.suite={tmp_path / 'a.json'}"]
+    refused = CliRunner().invoke(cli, line)
+    assert f"{tmp_path / 'a.json'} cannot be used: No such file" in str(refused.exception)
 
 
 @pytest.mark.parametrize(
