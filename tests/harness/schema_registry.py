@@ -34,11 +34,11 @@ AVRO, JSON, PROTOBUF = 1, 2, 3  # the numbers of an order's schemas
 
 
 class SchemaRegistry:
-    """Its schemas by number or UUID: an answer as JSON, or a status alone."""
+    """Its schemas by number or UUID: an answer as JSON or as it is, or a status alone."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.schemas: dict[str, Mapping[str, Any] | int] = {}
+        self.schemas: dict[str, Mapping[str, Any] | bytes | int] = {}
         self.asked: list[str] = []
         self.authorizations: list[str | None] = []
 
@@ -47,7 +47,7 @@ class SchemaRegistry:
         typed = {} if kind is None else {"schemaType": kind}
         self.schemas[str(name)] = {"schema": text, **typed, **more}
 
-    def answer(self, path: str) -> Mapping[str, Any] | int:
+    def answer(self, path: str) -> Mapping[str, Any] | bytes | int:
         base, _, query = path.partition("?")
         found = self.schemas.get(base.rpartition("/")[2], 404)
         # Protobuf is source text, unless it is asked for as a descriptor.
@@ -65,7 +65,8 @@ def schema_registry() -> Iterator[SchemaRegistry]:
             found = registry.answer(self.path)
             status = found if isinstance(found, int) else 200
             missing = {"error_code": 40403} if found == 404 else {}
-            body = json.dumps(missing if isinstance(found, int) else found).encode()
+            given = missing if isinstance(found, int) else found
+            body = given if isinstance(given, bytes) else json.dumps(given).encode()
             self.send_response(status)
             if status // 100 == 3:
                 self.send_header("Location", f"{registry.url}/schemas/ids/1")

@@ -100,18 +100,19 @@ class _Registry:
             self._silence = f"the registry does not answer: {why}"
             self._rests_until_s = time.monotonic() + _REST_S
             raise _NotRequested(self._silence, by_registry=True) from error
-        if status == HTTPStatus.OK and len(body) <= _SCHEMA_BYTES_MAX:
-            description: Mapping[str, Any] = json.loads(body)
-            return description
+        too_long = status == HTTPStatus.OK and len(body) > _SCHEMA_BYTES_MAX
+        if status == HTTPStatus.OK and not too_long and (found := _description(body)):
+            return found
         failures.append(now_s)
-        if status == HTTPStatus.OK:
+        if too_long:
             raise _Refused(f"schema {schema} has more than {_SCHEMA_BYTES_MAX >> 20} MiB")
         if status == HTTPStatus.NOT_FOUND and _NO_SCHEMA in body:
             raise _Refused(f"the registry has no schema {schema}")
-        path = f"; {self._address.path or '/'} may be the wrong path" * (
-            status == HTTPStatus.NOT_FOUND
-        )
-        why = f"the registry answered {status} for schema {schema}{path}"
+        why = f"the registry answered {status} for schema {schema}"
+        if status == HTTPStatus.OK:
+            why += " without a schema"
+        if status in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}:
+            why += f"; {self._address.path or '/'} may be the wrong path"
         raise _Refused(why, by_registry=True)
 
     def _get(self, schema: str, query: str) -> tuple[int, bytes]:
@@ -132,6 +133,15 @@ class _Registry:
             return HTTPConnection(self._address.netloc, timeout=_ASK_S)
         context = ssl.create_default_context(cafile=self._ca_file)
         return HTTPSConnection(self._address.netloc, timeout=_ASK_S, context=context)
+
+
+def _description(body: bytes) -> Mapping[str, Any] | None:
+    """A schema as the registry gives it; None: a page of a login or proxy, perhaps."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("schema"), str) else None
 
 
 def _too_late(*_: object) -> NoReturn:

@@ -35,6 +35,10 @@ def test_a_registry_that_gives_schemas_or_none(tmp_path: Path) -> None:
         (found,) = examined(settings, url=server.url)
         assert found.severity == "warning"
         assert "the registry answered 401" in found.found
+        server.schemas[str(2**31 - 1)] = b"<html>the login"
+        (found,) = examined(settings, url=f"{server.url}/login")
+        assert found.severity == "warning"
+        assert "without a schema; /login may be the wrong path" in found.found
         missing = tmp_path / "none"
         (found,) = examined(settings, url=server.url, user="ann", password_file=missing)
         assert found.severity == "warning"

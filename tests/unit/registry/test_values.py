@@ -173,7 +173,6 @@ def test_a_value_that_is_not_decoded_has_a_reason(
     registry.add(14, ORDER_AVRO, "XML")
     registry.add(15, ORDER_AVRO, references=[{"name": "a", "subject": "../b", "version": 1}])
     registry.add(16, {**ORDER_AVRO, "doc": "x" * (1 << 20)})
-    registry.schemas["17"] = {}
     registry.add(18, "no base64, no descriptor", "PROTOBUF")
     registry.add(19, {"type": 5}, "JSON")
     for number, why in {
@@ -186,7 +185,7 @@ def test_a_value_that_is_not_decoded_has_a_reason(
         16: "schema 16 has more than 1 MiB",
     }.items():
         assert reason(values, framed(number, b"")) == why
-    for number in (13, 17, 18, 19):
+    for number in (13, 18, 19):
         assert reason(values, framed(number, b"")).startswith(f"schema {number} cannot be used (")
     for number, body in (
         *((1, b"\xff"), (1, avro(ORDER) + b"x")),
@@ -196,6 +195,18 @@ def test_a_value_that_is_not_decoded_has_a_reason(
         assert "the value does not fit" in reason(values, framed(number, body))
     assert reason(values, framed(1, bytes(9 << 20))) == "it has more than 8 MiB"
     assert shown(values, framed(1, avro(ORDER))) == ORDER
+
+
+@pytest.mark.parametrize("answer", [b"<html>\xff", b"[" * 100_000, b"[]", b"{}", {"schema": 1}])
+def test_an_answer_that_is_no_schema_is_the_failure_of_the_registry(
+    values: RegistryValues, registry: SchemaRegistry, answer: bytes | dict[str, int]
+) -> None:
+    registry.schemas["17"] = answer
+    found = values.decoded("orders", (), framed(17, b""))
+    assert found is not None
+    assert found.registry_failed
+    why = "the registry answered 200 for schema 17 without a schema; / may be the wrong path"
+    assert found.not_decoded == why
 
 
 @settings(max_examples=200, deadline=None)
