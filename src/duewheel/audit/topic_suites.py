@@ -163,7 +163,7 @@ class _Topic:
             tally = self._of_registry if found.registry_failed else self._of_values
             tally.rows += 1
             if found.not_decoded is not None:
-                tally.success, tally.observed = False, tally.observed or found.not_decoded
+                tally.success = False
                 tally.failed += 1
                 if len(tally.examples) < EXAMPLES_MAX:
                     (source,) = sources.names(np.array([row]))
@@ -193,7 +193,11 @@ class _Topic:
             else:
                 tally.add(each, self._sources.names)
         totals += self._missing(missing, totals) + of_types
-        return totals + ([] if self._registry is None else [self._of_values, self._of_registry])
+        if self._registry is not None:
+            for tally in (self._of_values, self._of_registry):
+                tally.observed = "; ".join(sorted({why for _, why in tally.examples})) or None
+                totals.append(tally)
+        return totals
 
     def _why_missing(self, name: str) -> str:
         why = "no message of the range has it"

@@ -228,6 +228,13 @@ def _zigzag(stream: BytesIO) -> int:
     return number >> 1
 
 
+# Of errors of the libraries: others say nothing that a user of the registry knows.
+_WORDS = {
+    "EOFError": "it is cut off, or of another schema",
+    "IndexError": "it is cut off, or of another schema",
+    "JSONDecodeError": "it is no JSON",
+    "_WrappedReferencingError": "the schema refers to others",
+}
 _KINDS = {"AVRO": _avro, "JSON": _json, "PROTOBUF": _protobuf}
 
 
@@ -261,9 +268,10 @@ class _Decoder:
         try:
             octets = _as_json(decode(body)).encode(errors="replace")
         except Exception as error:
-            # jsonschema's has the place; others say nothing that a user of the registry knows.
-            place = getattr(error, "json_path", None)
-            why = f"at {place}" if place else type(error).__name__
+            place, name = getattr(error, "json_path", None), type(error).__name__
+            if kind == "AVRO" and isinstance(error, ValueError | OverflowError):
+                name = str(error)  # of a date or a UUID, for example
+            why = f"at {place}" if place else _WORDS.get(name, name)
             raise _Refused(f"the value does not fit {kind} schema {schema} ({why})") from error
         if len(octets) > _TEXT_BYTES_MAX:
             raise _Refused(f"decoded, it has more than {_TEXT_BYTES_MAX >> 20} MiB")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.osutil.child_process import Child
 from duewheel.registry.decoder import REGISTRY_FAILED
-from duewheel.schemas.wire.schema_number import schema_and_body
+from duewheel.schemas.wire.schema_number import HEADER, schema_and_body
 
 ANSWER_S = 10.0  # until a schema is read, and perhaps a library imported
 VALUE_S = 3.0  # then of the value
@@ -70,14 +70,15 @@ class RegistryValues:
         self._slow: dict[str, tuple[float, float]] = {}  # by topic, until when, and how many s
 
     def decoded(
-        self, topic: str, headers: Iterable[tuple[str, bytes | None]], value: bytes | None
+        self, topic: str, headers: Collection[tuple[str, bytes | None]], value: bytes | None
     ) -> Decoded | None:
         """Decodes a value that was written to a topic, or says why not; None: it names no schema.
         What its writers do bounds the values of no other topic.
         """
         found = None if value is None else schema_and_body(headers, value)
         if found is None:
-            return None
+            wrong = value is not None and any(n == HEADER and each for n, each in headers)
+            return Decoded(None, None, f"{HEADER} names no schema") if wrong else None
         schema, body = str(found[0]), found[1]
         if len(body) > _VALUE_BYTES_MAX:
             return Decoded(None, None, f"it has more than {_VALUE_BYTES_MAX >> 20} MiB")
@@ -212,7 +213,7 @@ def registry_values(settings: Settings) -> RegistryValues | None:
 def decoded_fields(
     settings: Settings,
     topic: str,
-    headers: Iterable[tuple[str, bytes | None]],
+    headers: Collection[tuple[str, bytes | None]],
     value: bytes | None,
 ) -> dict[str, str]:
     """Returns the fields of WithDecoded (api/messages.py) that a value of a topic has."""

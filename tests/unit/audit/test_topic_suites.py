@@ -423,7 +423,10 @@ def test_fields_of_a_value_that_a_registry_decodes(
     found, of_registry = results[-2:]
     assert of_registry.success
     assert (found.success, found.rows, found.failed) == (False, 5, 2)
-    assert found.observed == "the value does not fit AVRO schema 1 (IndexError)"
+    assert found.observed == (
+        "the registry has no schema 2; "
+        "the value does not fit AVRO schema 1 (it is cut off, or of another schema)"
+    )
 
 
 def test_a_registry_that_fails_is_no_finding_about_values(

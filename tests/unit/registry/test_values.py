@@ -129,6 +129,31 @@ def test_a_value_that_does_not_fit_its_json_schema(
     assert reason(values, framed(6, b'{"a": ["x", 1]}')) == why
 
 
+def test_a_value_that_does_not_fit_has_a_reason_in_words(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    registry.add(6, {"type": "long", "logicalType": "timestamp-millis"})
+    registry.add(7, {"type": "int", "logicalType": "date"})
+    registry.add(8, {"$ref": "orders.json"}, "JSON")
+    for number, body, why in (
+        (1, b"", "it is cut off, or of another schema"),
+        (1, avro(ORDER) + b"x", "the value is longer than its schema says"),
+        (2, b"{", "it is no JSON"),
+        (3, b"\2\4", "it is cut off, or of another schema"),
+        (8, b"1", "the schema refers to others"),
+    ):
+        assert reason(values, framed(number, body)).endswith(f" ({why})")
+    for number, body in ((6, avro(2**53, "long")), (7, avro(2_932_897, "int"))):
+        assert "Error" not in reason(values, framed(number, body))  # Python has the words
+
+
+@pytest.mark.parametrize("name", [b"x", b"\0\0\0\0\0", b"\1" + bytes(15), b"\2" + bytes(16)])
+def test_a_header_that_names_no_schema_is_a_reason(values: RegistryValues, name: bytes) -> None:
+    assert reason(values, b"{}", (NAMED, name)) == "__value_schema_id names no schema"
+    assert values.decoded("orders", [(NAMED, name)], None) is None
+    assert shown(values, framed(1, avro(ORDER)), (NAMED, name)) == ORDER
+
+
 def test_a_header_may_name_the_schema(values: RegistryValues, registry: SchemaRegistry) -> None:
     """By its number or UUID; the place of a Protobuf message is in the header, too."""
     some = UUID(int=2**100)
