@@ -48,5 +48,6 @@ class ReadRecord(WithDecoded):
     key: str | None = Field(default=None, description="null: it has none")
     key_base64: str | None = Field(default=None, description="in place of key, if that is no UTF-8")
     value: str | None
+    value_base64: str | None = Field(default=None, description="also, if value is no UTF-8")
     headers: list[tuple[str, str | None]]
     late_ms: int | None = Field(description="null: it has no TIMER_DUE_MS")

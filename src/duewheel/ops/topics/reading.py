@@ -86,7 +86,7 @@ def _row(settings: Settings, topic: str, record: Record) -> ReadRecord:
         offset=record.offset,
         timestamp_ms=record.timestamp_ms,
         **octets_shown("key", record.key),
-        value=_text(record.value),
+        **octets_shown("value", record.value) | {"value": _text(record.value)},
         **decoded_fields(settings, topic, record.headers, record.value),
         headers=[(printable_name(name), _text(value)) for name, value in record.headers],
         late_ms=record.timestamp_ms - int(due_ms) if is_due else None,
