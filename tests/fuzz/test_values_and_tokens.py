@@ -78,7 +78,7 @@ def test_any_schema(
     """A child for each example would take seconds: schemas are made in this process."""
     from duewheel.registry import decoder
 
-    text = str(registry.schemas[str(schema)]["schema"])  # type: ignore[index]
+    text = str(registry.schemas[str(schema)]["schema"])  # type: ignore[index, call-overload]
     change = damage if schema == PROTOBUF else alter
     changed = change(data, text.encode()).decode(errors="replace")
     registry.schemas[str(OTHER)] = {
