@@ -51,6 +51,7 @@ ALL = [
     "page.readToken.secret=readers",
     "page.changeToken.secret=operators",
     "page.changeToken.key=password",
+    "page.from[0].podSelector.matchLabels.app=proxy",
     "networkPolicy.enabled=true",
     "networkPolicy.from[0].podSelector.matchLabels.app=prometheus",
 ]
@@ -165,7 +166,8 @@ def test_a_page_without_changes_has_the_volume_read_only() -> None:
         ("networkPolicy.enabled=true", "networkPolicy.from"),
         ("metrics.dequeuePort=9464", "metrics.dequeuePort"),
         ("page.enabled=true,page.openReads=true,page.port=9465", "page.port"),
-        ("page.enabled=true,page.openReads=true,config=serve.tls_cert_file", "tls_cert_file"),
+        ("page.enabled=true,page.openReads=true,config=serve.tls_cert_file=''", "tls_cert_file"),
+        ("config=nonsense", "config: toml: line 1"),
         ("shardz=3", "shardz"),
         ("resources.limts.memory=4Gi", "limts"),
     ],
@@ -183,14 +185,29 @@ def test_the_network_policy_selects_the_pods() -> None:
     labels = manifests["StatefulSet/orders-duewheel"]["spec"]["template"]["metadata"]["labels"]
     policy = manifests["NetworkPolicy/orders-duewheel"]["spec"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
-    rule, among_pages = policy["ingress"]
+    rule, of_page = policy["ingress"]
     named = {each["name"] for one in containers(manifests).values() for each in one["ports"]}
     assert {each["port"] for each in rule["ports"]} == named
     assert rule["from"] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
-    assert among_pages == {
+    assert of_page == {
         "ports": [{"port": "http"}],
-        "from": [{"podSelector": {"matchLabels": policy["podSelector"]["matchLabels"]}}],
+        "from": [
+            {"podSelector": {"matchLabels": {"app": "proxy"}}},
+            {"podSelector": {"matchLabels": policy["podSelector"]["matchLabels"]}},
+        ],
     }
+
+
+def test_who_scrapes_does_not_open_a_page_without_a_token() -> None:
+    """An endpoint of Prometheus that the policy keeps out would be down for ever."""
+    manifests = rendered(*ALL, "page.readToken.secret=", "page.openReads=true", "shards=1")
+    rule, of_page = manifests["NetworkPolicy/orders-duewheel"]["spec"]["ingress"]
+    assert rule["ports"] == [{"port": "ingest"}, {"port": "dequeue"}]
+    assert of_page["from"] == [{"podSelector": {"matchLabels": {"app": "proxy"}}}]
+    monitor = manifests["ServiceMonitor/orders-duewheel"]["spec"]
+    assert [each["port"] for each in monitor["endpoints"]] == ["ingest", "dequeue"]
+    lonely = rendered(*ALL, "page.from=null", "shards=1")
+    assert len(lonely["NetworkPolicy/orders-duewheel"]["spec"]["ingress"]) == 1
 
 
 @pytest.mark.parametrize("name", ["StatefulSet/orders-duewheel", "Job/orders-duewheel-reshard"])
