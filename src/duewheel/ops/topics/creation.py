@@ -31,9 +31,11 @@ def init_topics(
 
     Raises:
         KafkaUnavailable: no answer in time.
-        ConfigError: no right to create a topic.
+        ConfigError: no right to create a topic, or `partitions` leaves a shard without one.
     """
     with factory.kafka_admin(settings) as admin:
+        if partitions is not None:
+            _require_for_each_shard(settings, admin, partitions)
         factor = replication_factor or -1  # Kafka's word for the brokers' setting
         found = admin.init_topics(settings, partitions=partitions, replication_factor=factor)
         for finding in (*found, *_targets(settings, admin, is_wanted)):
@@ -45,6 +47,17 @@ def init_topics(
                 actual=finding.actual,
                 reason=finding.reason,
                 remedy=finding.remedy,
+            )
+
+
+def _require_for_each_shard(settings: Settings, admin: KafkaAdmin, partitions: int) -> None:
+    """Refuses before a topic is created: the shards with partitions would begin, the rest fail."""
+    shards = settings.shard.count
+    if partitions < shards:
+        topics = [*settings.timer.topics, *admin.matching_topics(settings)]
+        if max(admin.partition_counts(topics).values(), default=0) < shards:
+            raise ConfigError(
+                f"--partitions: {shards} shards need a timer topic with {shards} partitions or more"
             )
 
 
