@@ -167,6 +167,7 @@ def test_an_alert_says_what_it_means_and_where_to_read_on(alert: dict[str, Any])
         for label in node.modifier.labels
     }
     assert in_summary <= (grouped or TARGET_LABELS)
+    assert re.search(r"\(job .+, namespace .+\)$", notes["summary"]), "of which release?"
     assert notes["summary"].count("{{") == notes["summary"].count("}}")
 
 

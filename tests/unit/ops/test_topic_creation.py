@@ -24,7 +24,7 @@ def test_a_shard_without_a_partition_is_refused_before_a_topic_is_created(
     monkeypatch.setattr(KafkaAdmin, "create", lambda *_: pytest.fail("a topic is created"))
     timer = {"topics": ["orders", "bills"], "targets": ["paid"]}
     settings = load(None, {"timer": timer, "shard": {"count": 3}})
-    with pytest.raises(ConfigError, match="--partitions: 3 shards need .* 3 partitions"):
+    with pytest.raises(ConfigError, match=r"--partitions: 3 shards need .* 3 partitions"):
         next(init_topics(settings, 2, None, lambda _: False))
     assert asked == ["orders", "bills"]
 
