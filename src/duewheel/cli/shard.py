@@ -223,6 +223,7 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: Printer) -> N
     again, or undo it with the old number.
     """
     from duewheel.ops.reshard import reassign_partitions
+    from duewheel.ops.shard.pause import is_paused
 
     result = reassign_partitions(settings, to, dry_run=dry_run)
     unchanged = {
@@ -230,3 +231,8 @@ def reshard(settings: Settings, to: int, *, dry_run: bool, output: Printer) -> N
         0: f"no shard has begun: begin each of the {to} with `duewheel init` and that shard.count",
     }.get(result.from_shards)
     output.show(result, None if unchanged is None or result.sealed else [unchanged])
+    if unchanged is None and is_paused(settings, "dequeue"):
+        say(
+            f"dequeue is paused in {settings.storage.data_dir}: timers that get another shard do "
+            "not wait for that. Pause their target, timer topic or tag, in all shards"
+        )

@@ -44,6 +44,7 @@ from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
 from duewheel.ops import connection, reshard
 from duewheel.ops.dead_letters.listing import summary_of
+from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.shard.status import read_status
 from duewheel.ops.timers.pending import list_timers
 from duewheel.schemas.dead_letters import DeadLetter
@@ -109,6 +110,26 @@ def test_an_undo_of_a_reshard_is_a_change(
     lines = [" ".join(line.split()) for line in ended.output.splitlines()]
     assert shown in lines
     assert len(lines) == 1 or sealed
+
+
+@pytest.mark.parametrize(("from_shards", "told"), [(3, True), (2, False)])
+def test_a_reshard_tells_of_a_pause_that_does_not_go_with_its_timers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_shards: int, *, told: bool
+) -> None:
+    result = Resharded(
+        dry_run=True, from_shards=from_shards, to_shards=2, moved=0, shards=[], took_s=1
+    )
+    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
+    monkeypatch.setattr(reshard, "reassign_partitions", lambda *_, **__: result)
+    config = write_config(tmp_path, f"{HOST}:1", "app")
+    command = ["reshard", "--to", "2", "--dry-run", "--config", str(config)]
+    assert "pause" not in CliRunner().invoke(cli, command).stderr, "no directory here"
+    settings = load(config)
+    LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    assert "pause" not in CliRunner().invoke(cli, command).stderr
+    set_paused(settings, "dequeue", on=True)
+    ended = CliRunner().invoke(cli, command)
+    assert (f"dequeue is paused in {settings.storage.data_dir}" in ended.stderr) is told
 
 
 def test_lag_is_never_negative() -> None:

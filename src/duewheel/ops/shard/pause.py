@@ -8,8 +8,8 @@ from duewheel.api.shard import Paused
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.process_role import ProcessName, Role
 from duewheel.config.settings import Settings
-from duewheel.errors import Misconfigured
-from duewheel.ops.files import open_files
+from duewheel.errors import DuewheelError, Misconfigured
+from duewheel.ops.files import open_files, open_state
 
 
 def set_paused(settings: Settings, process: ProcessName, *, on: bool) -> Paused:
@@ -30,3 +30,12 @@ def set_paused(settings: Settings, process: ProcessName, *, on: bool) -> Paused:
         path = settings.storage.data_dir
         raise Misconfigured(f"{path} cannot be written here, as a pause must: {error}") from error
     return Paused(process=process, paused=on, was_paused=was_paused)
+
+
+def is_paused(settings: Settings, process: ProcessName) -> bool:
+    """Whether a process is paused in the data directory of this host; False if none can be read."""
+    try:
+        with open_state(settings) as state:
+            return state.live.paused(Role.of(process))
+    except (DuewheelError, OSError):
+        return False
