@@ -143,6 +143,7 @@ def test_the_page_is_beside_its_shard(monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert path == Path(mounts[name]["mountPath"]) / "token"
         assert volumes[name]["secretName"] == secret
         assert volumes[name]["items"] == [{"key": key, "path": "token"}]
+        assert volumes[name]["defaultMode"] == 0o440, "a warning else: others can read it"
     names = [f"orders-duewheel-{shard}.orders-duewheel" for shard in range(3)]
     assert manifests["StatefulSet/orders-duewheel"]["spec"]["serviceName"] == "orders-duewheel"
     assert found.serve.shards == tuple(f"http://{name}:{found.serve.port}" for name in names)

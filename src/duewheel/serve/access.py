@@ -15,20 +15,25 @@ person only if `serve.user_headers` says so: else any team could write another's
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from duewheel.api.topics import ALL_TOPICS, TopicScope
 from duewheel.config.keys_and_defaults import ServeSection
+from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.serve.problems import Refused
+
+log = structlog.get_logger(__name__)
 
 TOKEN_CHARACTERS_MIN = 16  # a name has fewer: else a line without one would show its token as such
 _USER_MAX = 256
@@ -84,31 +89,54 @@ def _tokens(key: str, path: Path | None) -> Tokens | None:
         text = path.read_text("ascii", errors="replace")
     except OSError as error:
         raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from error
-    lines = [line.split() for line in text.splitlines() if line.strip()]
-    if len(lines) == 1 and len(lines[0]) == 1:
-        lines[0].insert(0, "")
-    tokens = dict(_callers(lines))
-    if not tokens or not len(lines) == len(tokens) == len({each.name for each in tokens.values()}):
-        raise ConfigError(
-            f"{key}: {path} must have a token, or in each line a name of its own, a token, and "
-            "perhaps names of timer topics, or patterns as of timer.targets. A token has "
-            f"{TOKEN_CHARACTERS_MIN} or more ASCII characters without blanks, such as those of "
-            "`openssl rand -hex 32`, and a name has fewer"
-        )
+    lines = [(at, line.split()) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if len(lines) == 1 and len(lines[0][1]) == 1:
+        lines[0][1].insert(0, "")
+    tokens: dict[bytes, Caller] = {}
+    for at, words in lines:
+        caller = _caller(words)
+        names = {each.name for each in tokens.values()}
+        if caller is None or caller.name in names or words[1].encode() in tokens:
+            raise _refused(f"{key}: {path}, line {at}")
+        tokens[words[1].encode()] = caller
+    if not tokens:
+        raise _refused(f"{key}: {path}")
     return tokens
 
 
-def _callers(lines: list[list[str]]) -> Iterator[tuple[bytes, Caller]]:
-    """Yields token and caller of each line that has both."""
-    for name, token, *patterns in (line for line in lines if len(line) > 1):
-        with suppress(ConfigError):  # it quotes the text, which may be a part of a token
-            scope = TopicScope(tuple(patterns))
-            if _is_token(token) and len(name) < TOKEN_CHARACTERS_MIN:
-                yield token.encode(), Caller(name, scope)
+def _caller(words: list[str]) -> Caller | None:
+    """The caller of a line; None if it has no name and token of the right form."""
+    name, token, *patterns = words if len(words) > 1 else ["", ""]
+    is_token = len(token) >= TOKEN_CHARACTERS_MIN and token.isascii()
+    with suppress(ConfigError):  # it quotes the text, which may be a part of a token
+        if is_token and len(name) < TOKEN_CHARACTERS_MIN:
+            return Caller(name, TopicScope(tuple(patterns)))
+    return None
 
 
-def _is_token(text: str) -> bool:
-    return len(text) >= TOKEN_CHARACTERS_MIN and text.isascii()
+def _refused(place: str) -> ConfigError:
+    return ConfigError(
+        f"{place}: there must be one token, or in each line a name and a token of its own, and "
+        "perhaps names of timer topics, or patterns as of timer.targets. A token has "
+        f"{TOKEN_CHARACTERS_MIN} or more ASCII characters without blanks, such as those of "
+        "`openssl rand -hex 32`, and a name has fewer"
+    )
+
+
+def warn_of_doubts(access: Access, settings: Settings) -> None:
+    """Logs what is accepted, and may be an error."""
+    for path in (settings.serve.token_file, settings.serve.read_token_file):
+        if path is not None and path.stat().st_mode & stat.S_IROTH:
+            log.warning("every user of this host can read the tokens", file=str(path))
+    if settings.timer.topics_pattern is not None:
+        return  # a timer topic of any such name may come
+    for caller in [*(access.change or {}).values(), *(access.read or {}).values()]:
+        scopes = [TopicScope((pattern,)) for pattern in caller.scope.patterns]
+        if not all(any(topic in scope for topic in settings.timer.topics) for scope in scopes):
+            # Not which one: a second token of the line would be a pattern, too.
+            log.warning(
+                "a token is for a timer topic that the settings do not name", by=caller.name
+            )
 
 
 async def may_read(request: Request, credentials: Credentials) -> None:

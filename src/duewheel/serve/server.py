@@ -17,7 +17,7 @@ from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.osutil.host_share import do_without_pandas
-from duewheel.serve.access import Access
+from duewheel.serve.access import Access, warn_of_doubts
 from duewheel.serve.app import make_app
 from duewheel.serve.connections import IDLE_S, Connection, Listener, require_internals
 from duewheel.serve.gate import HEADER_BYTES_MAX
@@ -75,6 +75,7 @@ def run_serve(settings: Settings) -> None:
     do_without_pandas()  # the first list would import it
     serve = settings.serve
     access = Access.load(serve)
+    warn_of_doubts(access, settings)
     app = make_app(settings, SystemClock(), access)
     with listening(serve) as listener:
         config = uvicorn.Config(

@@ -25,7 +25,7 @@ from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.errors import ConfigError
 from duewheel.schemas.topic_scope import TopicScope
 from duewheel.serve import gate
-from duewheel.serve.access import Access, Caller
+from duewheel.serve.access import Access, Caller, warn_of_doubts
 from duewheel.serve.server import listening, run_serve
 
 NEW: dict[str, Any] = {"topic": "orders", "value": "v", "delay": "1m"}
@@ -203,6 +203,40 @@ def test_a_weak_token_is_refused(tmp_path: Path, token: bytes) -> None:
         run_serve(settings_of(tmp_path, token_file=path))
     with pytest.raises(ConfigError, match="cannot be read"):
         run_serve(settings_of(tmp_path, token_file=tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    "second", ["ben", f"ana {READ_TOKEN}", f"ben {TOKEN}", f"ben {READ_TOKEN} orders,bills"]
+)
+def test_a_refused_token_is_named_by_its_line(tmp_path: Path, second: str) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"ana {TOKEN}\n\n{second}\n")
+    with pytest.raises(ConfigError, match=f"^serve.token_file: {path}, line 3: ") as refused:
+        Access.load(settings_of(tmp_path, token_file=path).serve)
+    assert TOKEN not in str(refused.value) and READ_TOKEN not in str(refused.value)
+
+
+def test_doubtful_tokens_are_in_the_log(tmp_path: Path) -> None:
+    path, safe = tmp_path / "tokens", tmp_path / "safe"
+    path.write_text(f"ana {TOKEN} orders.* timers\n")
+    path.chmod(0o644)
+    safe.write_text(f"ben {READ_TOKEN}\n")
+    safe.chmod(0o640)
+    settings = settings_of(tmp_path, token_file=path, read_token_file=safe)
+    with capture_logs() as log:
+        warn_of_doubts(Access.load(settings.serve), settings)
+    assert [(each["log_level"], each.get("file"), each.get("by")) for each in log] == [
+        ("warning", str(path), None),
+        ("warning", None, "ana"),
+    ]
+    # A timer topic of that name may come later.
+    any_topic = settings.timer.model_copy(update={"topics_pattern": ".*"})
+    path.chmod(0o600)
+    with capture_logs() as log:
+        warn_of_doubts(
+            Access.load(settings.serve), settings.model_copy(update={"timer": any_topic})
+        )
+    assert log == []
 
 
 def test_tokens_are_read_from_files_and_not_shown(tmp_path: Path) -> None:
