@@ -124,7 +124,7 @@ def _refused(place: str) -> ConfigError:
 
 
 def warn_of_doubts(access: Access, settings: Settings) -> None:
-    """Logs what is accepted, and may be an error."""
+    """Logs tokens that are accepted, and may be an error."""
     for path in (settings.serve.token_file, settings.serve.read_token_file):
         if path is not None and path.stat().st_mode & stat.S_IROTH:
             log.warning("every user of this host can read the tokens", file=str(path))
