@@ -92,6 +92,8 @@ RETRY = frozenset(
 
 DELIVERED = (SOURCE, DUE_MS, TIMER_ID, ROLL_TIMES, LATENESS_MS)
 """The headers of a delivery beside the message's own."""
+ADDED = frozenset({*DELIVERED, ANSWER, ERROR_CODE, ERROR})
+"""Those of a delivery, a reply or a dead letter. In a request only the id has a meaning."""
 SERVICE = frozenset(
     {
         *(SOURCE, DUE_MS, ROLL_TIMES, LATENESS_MS, ANSWER, ERROR_CODE, ERROR),

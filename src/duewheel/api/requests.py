@@ -27,7 +27,7 @@ from duewheel.api.model import DryRunFields, RequestFields
 from duewheel.config.durations import DURATION, parse_duration_ms
 from duewheel.config.instants import EPOCH_MS, MS_MAX, epoch_ms, parse_instant
 from duewheel.errors import ConfigError, InvalidTimer
-from duewheel.schemas.header_names import TAG_BYTES_MAX, IfPending
+from duewheel.schemas.header_names import ADDED, REQUEST, TAG_BYTES_MAX, IfPending
 from duewheel.schemas.name_patterns import TOPIC_NAME
 from duewheel.schemas.partition_names import PARTITIONS_MAX
 
@@ -86,6 +86,9 @@ Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64", "p
 KeyBase64 = Annotated[Base64, Field(max_length=2 * KEY_MAX)]
 # Bytes are counted first: in characters the bound is the description's alone.
 Tag = Annotated[str, Field(min_length=1, max_length=TAG_BYTES_MAX), BeforeValidator(_tag)]
+# The id is refused, too, unless the headers are those of a delivery.
+_OF_REQUESTS = sorted(REQUEST.keys() - ADDED)
+HeaderName = Annotated[str, Field(json_schema_extra={"not": {"enum": _OF_REQUESTS}})]
 # A timer without an id has the name of its record, topic-partition@offset, in its place.
 TimerId = Annotated[str, Field(max_length=ID_MAX + TOPIC_MAX)]
 NumberOfPartition = Annotated[int, Field(strict=True, ge=0, lt=PARTITIONS_MAX), WHOLE]
@@ -96,7 +99,7 @@ class MessageHeader(RequestFields):
 
     rules: ClassVar[Sequence[Schema]] = (exactly_one("value", "value_base64"),)
 
-    name: str = Field(min_length=1, max_length=1_024)
+    name: HeaderName = Field(min_length=1, max_length=1_024)
     value: str | None = None
     value_base64: Base64 | None = None
 

@@ -15,11 +15,8 @@ from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.config.instants import utc_text
 from duewheel.errors import InvalidTimer
 from duewheel.schemas.header_names import (
-    ANSWER,
-    DELIVERED,
+    ADDED,
     DROP_IN,
-    ERROR,
-    ERROR_CODE,
     EXPIRES_MS,
     IF_PENDING_WORDS,
     NAME_OF,
@@ -34,8 +31,6 @@ from duewheel.schemas.name_patterns import may_name_topic
 from duewheel.schemas.partition_names import PARTITIONS_MAX
 
 TARGET = {NAME_OF[Request.TARGET_TOPIC], NAME_OF[Request.TARGET_PARTITION]}
-# The headers of a delivery, a reply or a dead letter. In a request only the id has a meaning.
-_ADDED = {*DELIVERED, ANSWER, ERROR_CODE, ERROR}
 NO_TIMER = "a row makes no timer: "  # before the reason
 _REQUESTING = REQUEST.keys() | {name for names in DROP_IN.values() for name in names}
 # What to do in place of a reserved header.
@@ -165,8 +160,8 @@ def users(headers: Iterable[NonNullHeader], instead: str = _BY_ARGUMENT) -> list
     """Checks a user's headers, which must not be requests, and drops those of a delivery."""
     given = list(headers)
     if any(name == SOURCE for name, _ in given):
-        given = [header for header in given if header[0] not in _ADDED]
-    refuse(given, REQUEST.keys() - _ADDED | {TIMER_ID}, instead)
+        given = [header for header in given if header[0] not in ADDED]
+    refuse(given, REQUEST.keys() - ADDED | {TIMER_ID}, instead)
     return given
 
 

@@ -33,8 +33,12 @@ from tests.harness.served import (
     settings_of,
 )
 
+from duewheel.api.requests import MessageHeader
+from duewheel.client.request_headers import users
 from duewheel.clock import SystemClock
+from duewheel.errors import InvalidTimer
 from duewheel.ops.schedules import listing
+from duewheel.schemas.header_names import REQUEST, TIMER_ID
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 
@@ -48,7 +52,7 @@ NOT_FORM = re.compile(
     r"another timer_topic than the body|longest delay|maximum delay|"
     r"longer than any that can be kept|is below a second|is no interval|"
     r"expires at .* before it is due|bytes|milliseconds from 0 to a day|"
-    r"no cron expression|TIMER_ZONE|no instant|"
+    r"no cron expression|TIMER_ZONE|no instant|UNIQ_KEY is reserved|"
     r"give `from` and `to`|an end after the begin|key: give text or base64"
 )
 # The first two are in Kafka; the processes of the third do not run.
@@ -104,6 +108,19 @@ def fit(case: Case[Any], handle: str) -> None:
         case.path_parameters["handle"] = handle
     if "/schedules" in case.path and case.method in {"PUT", "POST", "DELETE"}:
         case.query = {**(case.query or {}), "wait": 0}
+
+
+def test_the_described_names_of_headers_are_those_that_are_taken() -> None:
+    described = MessageHeader.model_json_schema()["properties"]["name"]["not"]["enum"]
+
+    def is_refused(name: str) -> bool:
+        try:
+            users([(name, b"1")])
+        except InvalidTimer:
+            return True
+        return False
+
+    assert sorted(filter(is_refused, REQUEST)) == sorted([*described, TIMER_ID])
 
 
 def test_no_text_of_the_api_names_an_option_of_a_command() -> None:
