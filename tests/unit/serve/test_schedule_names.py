@@ -19,7 +19,7 @@ from duewheel.cli.schedules import schedule
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
-from duewheel.ops.schedules import listing
+from duewheel.ops.schedules import apply, listing
 from duewheel.serve import schedules
 from duewheel.testing.service import LocalService
 from duewheel.wheel.inspect import listing as wheel_listing
@@ -178,6 +178,17 @@ def test_a_command_waits_for_a_copy_on_its_way(
     monkeypatch.setattr(time, "sleep", lambda _: service.pending())
     found = CliRunner().invoke(schedule, ["next", "daily", "--config", str(config)])
     assert len(found.stdout.splitlines()) == 10
+
+
+def test_a_prune_looks_again_for_a_copy_on_its_way(
+    applied: Callable[..., list[str]], service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll = "[poll]\nevery = '1h'\ntarget = 'reports'\nvalue = '1'\n"
+    assert applied(poll) == ["added poll"]
+    service.producer().schedule("reports", b"1", id="daily", every="1h")
+    monkeypatch.setattr(apply, "READ_PAUSES_S", (0.3, 0.3))
+    monkeypatch.setattr(time, "sleep", lambda pause_s: pause_s and service.pending())
+    assert applied(poll, prune=True) == ["unchanged poll", "removed daily"]
 
 
 def test_a_read_of_none_is_a_few_short_looks(

@@ -190,14 +190,20 @@ def _step(
 
 
 def _removed(settings: Settings, wanted: Mapping[str, str]) -> Iterator[_Step]:
-    """Yields the stops of schedules that the file lacks, in the timer topics that it names."""
-    topics = set(wanted.values())
-    with open_files(settings) as directory:
-        records = chain.from_iterable(map(without_messages, pending(directory)))
-        for record in records:
-            name = record.name.decode(errors="surrogateescape")
-            if record.timer_topic in topics and wanted.get(name) != record.timer_topic:
-                yield _Step(name, "removed", record)
+    """Yields the stops of schedules that the file lacks, in the timer topics that it names; looks
+    again for those that are on their way.
+    """
+    topics, found = set(wanted.values()), dict[tuple[object, ...], ScheduleRecord]()
+    for pause_s in (0.0, *READ_PAUSES_S):
+        time.sleep(pause_s)
+        with open_files(settings) as directory:
+            for each in chain.from_iterable(map(without_messages, pending(directory))):
+                if each.timer_topic in topics:
+                    found[each.timer_topic, each.name, each.partition] = each
+    for record in found.values():
+        name = record.name.decode(errors="surrogateescape")
+        if wanted.get(name) != record.timer_topic:
+            yield _Step(name, "removed", record)
 
 
 def _shown(record: ScheduleRecord) -> dict[str, str]:
