@@ -34,9 +34,10 @@ def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_M
             messages.
     """
     begun_s, data_dir = time.monotonic(), settings.storage.data_dir
-    state = open_state(settings, HOST_FS)
+    state, requested = open_state(settings, HOST_FS), False
     try:
         _require_standby(state)
+        requested = True
         state.live.want_promotion(clock.now_ms())
         if not polled(lambda: not state.standby and recovering(state) is None, wait_ms / 1000):
             outcome = "not taken over" if state.standby else "not caught up"
@@ -45,7 +46,7 @@ def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_M
                 "`duewheel status`"
             )
     finally:
-        if state.standby:
+        if requested and state.standby:  # else another call's request may wait
             state.live.withdraw_promotion()
         state.release()
     took_s = round(time.monotonic() - begun_s, 3)

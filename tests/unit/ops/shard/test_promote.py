@@ -16,6 +16,7 @@ from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow
 from duewheel.api.shard import Promoted
 from duewheel.checkpoints.process_role import Role
 from duewheel.errors import ConfigError, RecoveryPending
+from duewheel.ops.files import open_files
 from duewheel.ops.shard.promote import promote_standby
 from duewheel.ops.shard.status import read_status
 from duewheel.ops.timers import pending_stats as inspection
@@ -138,9 +139,14 @@ def test_a_promotion_that_takes_too_long_is_withdrawn(pair: Pair) -> None:
 
 
 def test_a_standby_that_does_not_run_cannot_be_promoted(pair: Pair) -> None:
+    assert pair.directory is not None
+    pair.directory.state.live.want_promotion(pair.clock.now_ms())
     pair.stop_follower()
     with pytest.raises(ConfigError, match=r"no standby runs .*--take-over"):
         promote_standby(pair.settings, pair.clock)
+    with open_files(pair.settings) as directory:
+        wanted = directory.state.live.promotion_wanted(pair.clock.now_ms())
+        assert wanted, "of another call, which waits for its next start"
     shutil.rmtree(pair.path)
     with pytest.raises(ConfigError, match="there is no data directory"):
         promote_standby(pair.settings, pair.clock)
