@@ -4,6 +4,7 @@ processes may run meanwhile.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -15,6 +16,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import (
     ConfigError,
     CorruptFile,
+    Misconfigured,
     NoDataDirectory,
     RecoveryPending,
     Unreadable,
@@ -65,15 +67,21 @@ def polled(is_so: Callable[[], bool], within_s: float) -> bool:
 
 @contextmanager
 def _existing(settings: Settings) -> Iterator[None]:
-    """Raises the lack of the data directory as NoDataDirectory, and of rights as Unreadable."""
+    """Raises the lack of the data directory as NoDataDirectory, of rights as Unreadable;
+    Misconfigured if it cannot be written.
+    """
+    data_dir = settings.storage.data_dir
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise settings.no_data_dir() from error
     except PermissionError as error:
         remedy = "run this as the user of the shard's processes"
-        text = f"{settings.storage.data_dir} cannot be read: {error}; {remedy}"
-        raise Unreadable(text) from error
+        raise Unreadable(f"{data_dir} cannot be opened: {error}; {remedy}") from error
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        raise Misconfigured(f"{data_dir} cannot be written here: {error}") from error
 
 
 def files_identity(settings: Settings) -> tuple[str, int, int]:

@@ -23,5 +23,5 @@ def test_a_command_of_another_user_names_the_user_to_take(command: str, tmp_path
     with no_rights_on(tmp_path):
         error = CliRunner().invoke(cli, words).exception
     assert isinstance(error, Unreadable), repr(error)
-    assert str(error).startswith(f"{data_dir} cannot be read: ")
+    assert str(error).startswith(f"{data_dir} cannot be opened: ")
     assert str(error).endswith("run this as the user of the shard's processes")

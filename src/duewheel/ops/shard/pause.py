@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-
 from duewheel.api.shard import Paused
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.process_role import ProcessName, Role
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError, Misconfigured
+from duewheel.errors import DuewheelError
 from duewheel.ops.files import open_files, open_state
 
 
@@ -19,16 +17,10 @@ def set_paused(settings: Settings, process: ProcessName, *, on: bool) -> Paused:
         Misconfigured: the data directory cannot be written here.
         Unreadable: it is not for this user.
     """
-    try:
-        with open_files(settings, HOST_FS) as directory:
-            live, role = directory.state.live, Role.of(process)
-            was_paused = live.paused(role)
-            live.pause(role, on=on)
-    except OSError as error:
-        if error.errno != errno.EROFS:
-            raise
-        path = settings.storage.data_dir
-        raise Misconfigured(f"{path} cannot be written here, as a pause must: {error}") from error
+    with open_files(settings, HOST_FS) as directory:
+        live, role = directory.state.live, Role.of(process)
+        was_paused = live.paused(role)
+        live.pause(role, on=on)
     return Paused(process=process, paused=on, was_paused=was_paused)
 
 

@@ -29,7 +29,7 @@ def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_M
     """Requests the promotion, and waits for it.
 
     Raises:
-        ConfigError: no standby runs in the data directory.
+        ConfigError: no standby runs in the data directory, or it cannot be written here.
         RecoveryPending: after PROMOTION_MS the directory is still a standby, or still re-reads
             messages.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow
 
 from duewheel.api.shard import Promoted
 from duewheel.checkpoints.process_role import Role
-from duewheel.errors import ConfigError, RecoveryPending
+from duewheel.errors import ConfigError, Misconfigured, RecoveryPending
 from duewheel.ops.files import open_files
 from duewheel.ops.shard.promote import promote_standby
 from duewheel.ops.shard.status import read_status
@@ -136,6 +138,19 @@ def test_a_promotion_that_takes_too_long_is_withdrawn(pair: Pair) -> None:
         promote_standby(pair.settings, pair.clock, wait_ms=100)
     assert pair.directory is not None
     assert not pair.directory.state.live.promotion_wanted(pair.clock.now_ms())
+
+
+def test_a_directory_that_cannot_be_written_is_no_standby_to_promote(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests may run as root, so the double refuses."""
+
+    def reading(path: Path, *_: int) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(os, "open", reading)
+    with pytest.raises(Misconfigured, match="cannot be written here"):
+        promote_standby(pair.settings, pair.clock)
 
 
 def test_a_standby_that_does_not_run_cannot_be_promoted(pair: Pair) -> None:
