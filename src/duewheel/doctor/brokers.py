@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafka import KafkaAdminClient
+from kafka.errors import UnsupportedVersionError
 
 from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.remedies import Remedies, has_cause, of_failure
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.bootstrap import advertised_brokers
@@ -121,13 +122,16 @@ def check_version(name: str, version: tuple[int, ...]) -> DoctorFinding:
 
 def _check_features(cluster: Cluster) -> DoctorFinding:
     """Reports whether the brokers guard transactions (KIP-890); without it the clients do."""
+    check = Check("transaction_version", "cluster")
     try:
         features = cluster.reader.call("read features", lambda admin: admin.describe_features())
-    except DuewheelError:
+    except DuewheelError as error:
+        if not has_cause(error, UnsupportedVersionError):
+            return check.warning(str(error), of_failure(error))
         features = {}
     low_high = features.get("transaction.version", {}).get("finalized")
     level = "not reported: before Kafka 4.0, or none" if low_high is None else str(low_high[1])
-    return Check("transaction_version", "cluster").ok(f"transaction.version is {level}")
+    return check.ok(f"transaction.version is {level}")
 
 
 def check_settings(

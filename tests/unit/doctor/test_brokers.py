@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import NoReturn
+
 import pytest
+from kafka.errors import IncompatibleBrokerVersion, KafkaError, KafkaTimeoutError
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
+from tests.harness.config_file import small_settings
 from tests.harness.findings import severities
 
+from duewheel.clock import SystemClock
 from duewheel.doctor import apis, brokers
+from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.remedies import Remedies
+from duewheel.kafka.topics.topic_checks import TopicChecks
 from duewheel.kafka.transaction_limits import TransactionLimits
 
 REMEDIES = Remedies("kafka:9092", "User:x")
@@ -43,6 +51,22 @@ def test_a_broker_that_logs_no_client_in_is_not_out_of_reach(is_refusal: bool, r
     answer = brokers._Answer(1, "a:9092", problem="refused", is_refusal=is_refusal)  # noqa: SLF001
     finding = brokers._check_reachable(answer)  # noqa: SLF001
     assert (finding.severity, remedy in finding.remedy) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "severity"), [(IncompatibleBrokerVersion, "ok"), (KafkaTimeoutError, "warning")]
+)
+def test_features_that_are_not_answered_are_not_taken_for_none(
+    reason: type[KafkaError], severity: str, tmp_path: Path
+) -> None:
+    class Failing(TopicChecks):
+        def call(self, what: str, *_: object, **_options: object) -> NoReturn:
+            with self.clients.explained(what):
+                raise reason("of Kafka")
+
+    cluster = Cluster(small_settings(tmp_path), Failing({}), SystemClock())
+    finding = brokers._check_features(cluster)  # noqa: SLF001
+    assert (finding.severity, bool(finding.remedy)) == (severity, severity != "ok")
 
 
 def test_the_oldest_kafka_that_is_not_refused_is_the_oldest_that_offers_all_apis() -> None:
