@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka import KafkaAdminClient
@@ -48,15 +48,14 @@ def examine(cluster: Cluster) -> Findings:
     """Checks all brokers in parallel, so that several dead ones cost one deadline together.
 
     Raises:
-        Ended: none is at the address that it advertises.
+        Ended: none is at the address that it advertises, or all refuse the client settings.
     """
     answers = _ask(cluster)
     for answer in answers:
         yield _check_reachable(answer)
     reached = [answer for answer in answers if not answer.problem]
     if not reached:
-        found = "no broker can be reached at the address that it advertises"
-        raise Ended(Check(UNREACHABLE, cluster.clients.address).error(found, "as above"))
+        raise Ended(_none_reached(cluster.clients.address, answers))
     yield from apis.check_apis({answer.name: answer.offered for answer in reached})
     for answer in reached:
         yield check_version(answer.name, answer.version)
@@ -108,6 +107,15 @@ def _check_reachable(answer: _Answer) -> DoctorFinding:
     remedy = f"this host must reach {answer.place}, which the broker's advertised.listeners"
     remedy += " name: correct them, or name resolution and firewall"
     return check.error(answer.problem, remedy)
+
+
+def _none_reached(address: str, answers: Sequence[_Answer]) -> DoctorFinding:
+    if all(answer.is_refusal for answer in answers):
+        found, remedy = "every broker refuses this client", "correct [kafka.client], or listeners"
+        return Check("kafka_refuses", address).error(found, remedy)
+    found = "no broker can be reached at the address that it advertises"
+    remedy = "correct the brokers' advertised.listeners, name resolution or firewall"
+    return Check(UNREACHABLE, address).error(found, remedy)
 
 
 def check_version(name: str, version: tuple[int, ...]) -> DoctorFinding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,9 +12,11 @@ from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 from tests.harness.config_file import small_settings
 from tests.harness.findings import severities
 
+from duewheel.api.examination import UNREACHABLE
 from duewheel.clock import SystemClock
 from duewheel.doctor import apis, brokers
 from duewheel.doctor.cluster import Cluster
+from duewheel.doctor.findings import Ended
 from duewheel.doctor.remedies import Remedies
 from duewheel.kafka.topics.topic_checks import TopicChecks
 from duewheel.kafka.transaction_limits import TransactionLimits
@@ -67,6 +70,25 @@ def test_features_that_are_not_answered_are_not_taken_for_none(
     cluster = Cluster(small_settings(tmp_path), Failing({}), SystemClock())
     finding = brokers._check_features(cluster)  # noqa: SLF001
     assert (finding.severity, bool(finding.remedy)) == (severity, severity != "ok")
+
+
+@pytest.mark.parametrize(
+    ("refusals", "code"),
+    [((True, True), "kafka_refuses"), ((True, False), UNREACHABLE), ((False,), UNREACHABLE)],
+)
+def test_brokers_that_all_log_no_client_in_are_not_out_of_reach(
+    refusals: Sequence[bool], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [
+        brokers._Answer(n, "a:9092", problem="no", is_refusal=is_refusal)  # noqa: SLF001
+        for n, is_refusal in enumerate(refusals)
+    ]
+    monkeypatch.setattr(brokers, "_ask", lambda _: answers)
+    cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
+    with pytest.raises(Ended) as end:
+        list(brokers.examine(cluster))
+    assert end.value.finding.code == code
+    assert "advertised.listeners" in end.value.finding.remedy or code == "kafka_refuses"
 
 
 def test_the_oldest_kafka_that_is_not_refused_is_the_oldest_that_offers_all_apis() -> None:
