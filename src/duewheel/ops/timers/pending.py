@@ -33,7 +33,7 @@ from duewheel.wheel.inspect.listing import (
     list_chunks,
     list_pending,
 )
-from duewheel.wheel.slots import slot_of
+from duewheel.wheel.slots import closable_slot, slot_of
 
 PAGE_S = 0.5
 SEARCH_S = 10.0  # a producer may have written millions of timers with the id of a handle
@@ -139,11 +139,10 @@ def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) 
     Raises:
         InvalidTimer: a key is given twice, or its base64 does not parse; the tag is none.
     """
-    precision_ms = settings.timer.precision_ms
-    first, last = (
-        None if instant_ms is None else slot_of(instant_ms, precision_ms)
-        for instant_ms in (wanted.since_ms, wanted.until_ms)
-    )
+    precision_ms, since_ms, until_ms = settings.timer.precision_ms, wanted.since_ms, wanted.until_ms
+    # A timer leaves at the end of its slot.
+    first = None if since_ms is None else slot_of(since_ms, precision_ms)
+    last = None if until_ms is None else closable_slot(until_ms, precision_ms)
     wanted_id = None if wanted.id is None else wanted.id.encode(errors="surrogateescape")
     tag = None if wanted.tag is None else tag_octets(wanted.tag)
     return Filter(wanted.topic, first, last, page, wanted.level, wanted_id, wanted.key_octets, tag)

@@ -75,6 +75,12 @@ def test_a_range_of_time_includes_both_ends(shard: Settings) -> None:
     assert listed(shard, topic="orders", page=first.page, limit=1) == [second]
 
 
+def test_a_range_between_two_slots_has_only_what_leaves_within_it(shard: Settings) -> None:
+    span: dict[str, Any] = {"from": str(NOW_MS + 9_999), "to": str(NOW_MS + 11_999)}
+    found = listed(shard, **span)
+    assert [row.leaves_ms - NOW_MS for row in found] == [10_000, 11_000]
+
+
 def test_a_cancelled_timer_is_listed_with_a_mark(settings: Settings) -> None:
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
     due_ms = NOW_MS + 5_000
