@@ -95,7 +95,7 @@ def fields_of(line: bytes, defaults: TimerFields) -> Fields:
     Raises:
         ConfigError: the line is too long, or no JSON object.
     """
-    if len(line) > LINE_BYTES_MAX:
+    if len(line.removesuffix(b"\n")) > LINE_BYTES_MAX:
         raise ConfigError(f"the line has more than {LINE_BYTES_MAX} bytes")
     try:
         fields = json.loads(line)

@@ -6,9 +6,10 @@ import io
 
 import pytest
 
+from duewheel.api.requests import TimerFields
 from duewheel.errors import ConfigError
 from duewheel.ops.file_import.exactly_once import Choice
-from duewheel.ops.file_import.line_records import LINE_BYTES_MAX
+from duewheel.ops.file_import.line_records import LINE_BYTES_MAX, fields_of
 from duewheel.ops.file_import.lines import FileLine, lines_of, next_chunk
 
 
@@ -37,6 +38,15 @@ def test_a_line_of_the_most_bytes_has_no_rest() -> None:
     first, other = lines_of(io.BytesIO(whole + b"{}"))
     assert (first.content, other) == (whole, FileLine(b"{}", 2))
     assert (first.digested, other.digested) == (whole, b"{}\n")
+
+
+def test_the_newline_is_no_part_of_the_most_bytes() -> None:
+    most = b'{"topic": "a"}'.ljust(LINE_BYTES_MAX)
+    for line in (most, most + b"\n"):
+        assert fields_of(line, TimerFields()) == {"topic": "a"}
+    for line in (most + b" ", most + b" \n"):
+        with pytest.raises(ConfigError, match=f"more than {LINE_BYTES_MAX} bytes"):
+            fields_of(line, TimerFields())
 
 
 @pytest.mark.parametrize("name", ["", "\udcff", "a b", "a/b", "jobs\n", "x" * 201])
