@@ -111,8 +111,8 @@ def _check_reachable(answer: _Answer) -> DoctorFinding:
 
 def _none_reached(address: str, answers: Sequence[_Answer]) -> DoctorFinding:
     if all(answer.is_refusal for answer in answers):
-        found, remedy = "every broker refuses this client", "correct [kafka.client], or listeners"
-        return Check("kafka_refuses", address).error(found, remedy)
+        remedy = "correct [kafka.client], or the brokers' listeners"
+        return Check("kafka_refuses", address).error("every broker refuses this client", remedy)
     found = "no broker can be reached at the address that it advertises"
     remedy = "correct the brokers' advertised.listeners, name resolution or firewall"
     return Check(UNREACHABLE, address).error(found, remedy)

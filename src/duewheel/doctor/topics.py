@@ -45,7 +45,7 @@ def examine(cluster: Cluster) -> Findings:
             )
             yield Check("durability", f"topic {name}").error(text, remedies.topic("describe", name))
         elif topic.exists:
-            yield from check_durability(topic, remedies)
+            yield from check_durability(topic, remedies, is_own=name in cluster.own_topics)
             yield from check_survivable(topic, remedies)
 
 
@@ -85,9 +85,10 @@ def as_finding(line: TopicFinding, remedies: Remedies) -> DoctorFinding:
     return Check("topic_settings", f"topic {line.topic}").of(severity, text, remedy)
 
 
-def check_durability(topic: Topic, remedies: Remedies) -> Findings:
+def check_durability(topic: Topic, remedies: Remedies, *, is_own: bool) -> Findings:
     """Checks which failures lose acknowledged records of a topic, and which stop its writes."""
-    check, problems = Check("durability", f"topic {topic.name}"), list(_problems(topic, remedies))
+    check = Check("durability", f"topic {topic.name}")
+    problems = list(_problems(topic, remedies, is_own=is_own))
     for problem in problems:
         yield check.of(*problem)
     if not problems:
@@ -99,14 +100,18 @@ def _replicas(topic: Topic) -> int:
     return min((each.replicas for each in topic.partitions), default=0)
 
 
-def _problems(topic: Topic, remedies: Remedies) -> Iterator[tuple[Severity, str, str]]:
+def _problems(
+    topic: Topic, remedies: Remedies, *, is_own: bool
+) -> Iterator[tuple[Severity, str, str]]:
     replicas, in_sync_min = _replicas(topic), int(topic.config.get(_IN_SYNC_MIN, 1))
 
     def set_to(value: str) -> str:
         return remedies.setting(topic.name, value)
 
     more = f"give each {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
-    more += f" {remedies.address}; `duewheel init --replication-factor {_REPLICAS}` for new"
+    more += f" {remedies.address}"
+    if is_own:
+        more += f"; `duewheel init --replication-factor {_REPLICAS}` for new"
 
     leaderless = [each.number for each in topic.partitions if each.leader < 0]
     lagging = [each.number for each in topic.partitions if each.in_sync < each.replicas]

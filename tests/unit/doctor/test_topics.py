@@ -44,10 +44,17 @@ REMEDIES = Remedies("kafka:9092", "User:x")
 def test_how_well_a_topic_is_kept(
     found: Topic, expected: list[str], said: str, remedy: str
 ) -> None:
-    (finding,) = topics.check_durability(found, REMEDIES)
+    (finding,) = topics.check_durability(found, REMEDIES, is_own=True)
     assert [finding.severity] == expected
     assert said in finding.found
     assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_init_is_a_remedy_only_for_topics_that_it_creates(is_own: bool) -> None:
+    found = topic(replicas=1, in_sync_min=1)
+    (finding,) = topics.check_durability(found, REMEDIES, is_own=is_own)
+    assert ("duewheel init" in finding.remedy) == is_own
 
 
 @pytest.mark.parametrize(
