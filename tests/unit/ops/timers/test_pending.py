@@ -59,7 +59,7 @@ def test_pages_continue_behind_each_other(shard: Settings) -> None:
 
 
 def test_a_full_last_page_has_no_next(shard: Settings) -> None:
-    page = timers.page_of(shard, TimerQuery(limit=2 * COUNT))
+    page = timers.page_of(shard, TimerQuery(limit=2 * COUNT), 60.0)
     assert (len(page.timers), page.next) == (2 * COUNT, None)
 
 
