@@ -73,7 +73,7 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
     from duewheel.ops.schedules import changes, listing
 
     put = partial(changes.put, writer, name, new)
-    written = listing.patiently(partial(put, may_add=False), listing.READ_PAUSES_S, put)
+    written = listing.patiently(put, listing.READ_PAUSES_S, partial(put, may_add=True))
     say_if_missing(writer.settings, new.target)
     return _applied(writer, written, wait_s, output)
 

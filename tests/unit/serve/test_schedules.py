@@ -372,6 +372,8 @@ def test_the_schedules_of_another_shard_are_left_to_it(
     )
     writer = KitWriter(of_other, service)
     with pytest.raises(ConfigError, match=f"belongs to shard {owner}, this is {1 - owner}"):
+        changes.put(writer, "daily", NewSchedule.of(DAILY), may_add=True)
+    with pytest.raises(NoSuchSchedule):
         changes.put(writer, "daily", NewSchedule.of(DAILY))
     now_ms = service.clock.now_ms()
     record = requested(settings, "daily", NewSchedule.of(DAILY), now_ms)

@@ -64,9 +64,10 @@ class WrittenSchedule:
 
 
 def put(
-    writer: TimerWriter, name: str, new: NewSchedule, *, may_add: bool = True
+    writer: TimerWriter, name: str, new: NewSchedule, *, may_add: bool = False
 ) -> WrittenSchedule:
-    """Sets a schedule, or replaces the one of this name; it begins now.
+    """Replaces the schedule of this name; it begins now. `may_add` sets one without it: for a call
+    after others, because its copy may be on its way.
 
     Raises:
         NoSuchSchedule: without `may_add`: there is none to replace.
