@@ -115,7 +115,7 @@ def guarded(name: str, part: Findings, clients: KafkaClients | None = None) -> F
     except PermissionError as error:
         yield check.error(str(error), f"check the rights of user {os.geteuid()} on this host")
     except OSError as error:
-        yield check.error(str(error), "mend what it names, on this host")
+        yield check.error(str(error), "check this host's disk and limits: df, dmesg, ulimit -a")
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
         remedy = "a defect of duewheel"
         if clients is None:

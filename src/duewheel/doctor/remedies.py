@@ -25,7 +25,8 @@ def of_failure(error: DuewheelError) -> str:
     """The remedy of a part that fails."""
     if has_cause(error, AuthorizationError):
         return "grant the right: docs/security.md has those of each command"
-    return "correct what it names" if isinstance(error, ConfigError) else BROKERS_LOG
+    is_wrong = isinstance(error, ConfigError)
+    return "correct the setting or the topic that it names" if is_wrong else BROKERS_LOG
 
 
 class Remedies(NamedTuple):

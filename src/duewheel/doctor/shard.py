@@ -68,7 +68,7 @@ def _check_progress(cluster: Cluster) -> Findings:
             config = factory.dequeue_config(cluster.settings)
             config.require_fits(newest.progress, cluster.settings.wheel)
     except RecoveryRefused as refusal:
-        yield check.error(str(refusal), "as the finding names: each start refuses the same")
+        yield check.error(str(refusal), "run the command that it names, or restore the settings")
         return
     if newest is None:
         text = "the shard has not begun: Kafka has no progress of it"

@@ -34,9 +34,9 @@ def refused() -> NoReturn:
     [
         (KeyError("hunter2"), "KeyError: '***'", "an answer that no Apache Kafka"),
         (PermissionError(13, "denied", "/data"), "[Errno 13] denied: '/data'", "rights of user"),
-        (OSError(28, "full", "/data"), "[Errno 28] full: '/data'", "mend what it names"),
+        (OSError(28, "full", "/data"), "[Errno 28] full: '/data'", "disk and limits"),
         (KafkaUnavailable("no answer within 30 s"), "no answer within 30 s", "log of the brokers"),
-        (ConfigError("it is x"), "it is x", "correct what it names"),
+        (ConfigError("it is x"), "it is x", "the setting or the topic"),
     ],
 )
 def test_a_part_that_fails_is_one_finding(error: Exception, reason: str, cause: str) -> None:

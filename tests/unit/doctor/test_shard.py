@@ -36,7 +36,9 @@ def test_a_configuration_that_does_not_fit_the_progress_is_found(
     (finding,) = shard._check_progress(cluster)  # noqa: SLF001
     assert (finding.code, finding.severity) == ("progress", "error")
     assert "levels_ms: was [1]" in finding.found and "`duewheel reconfigure`" in finding.found
-    assert finding.remedy.startswith("as the finding names"), "`recover --dry-run` refuses it, too"
+    assert finding.remedy.startswith("run the command that it names"), (
+        "`recover --dry-run` refuses it, too"
+    )
     fitting = replace(begun, epochs=Epochs.first(factory.slot_values(settings)))
     monkeypatch.setattr(shard, "all_shards", lambda _: {0: Seen(fitting, 1)})
     assert severities(shard._check_progress(cluster))[0] == "ok"  # noqa: SLF001
