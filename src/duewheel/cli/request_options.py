@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ OF_NEW_TIMER = (
     *("expires_at", "if_pending", "timer_topic"),
 )
 _FLAG_OF = {"headers": "header", "duration": "for"}  # where it is not the field's name
+_IN_RULES = {*DueTimeFields.model_fields, "cron", "zone", "every"}  # in texts of several fields
 OF_PENDING_TIMERS = ("topic", "id", "key", "tag", "level", "since", "until")
 
 Options = dict[str, Any]  # click's, by parameter: the model that is made of them has the types
@@ -85,16 +87,15 @@ def request_of(model: type[R], options: Options) -> R:
         return model.model_validate(fields)
     except ValidationError as error:
         raise ConfigError(
-            "; ".join(_with_flags(model, *each) for each in problems_of(error.errors()))
+            "; ".join(_problem_text(model, *each) for each in problems_of(error.errors()))
         ) from None
 
 
-def _with_flags(model: type[RequestFields], field: str, text: str) -> str:
+def _problem_text(model: type[RequestFields], field: str, text: str) -> str:
     if field:
         return f"{_as_flag(field.partition('.')[0])}: {text}"
-    if issubclass(model, DueTimeFields):
-        for name in DueTimeFields.model_fields:
-            text = text.replace(name, _flag(model, name))
+    for name in _IN_RULES & model.model_fields.keys():
+        text = re.sub(rf"\b{name}\b", _flag(model, name), text)
     return text
 
 

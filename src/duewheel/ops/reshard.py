@@ -220,7 +220,8 @@ class Reassignment:
         """Refuses a record that only another run of this command or a new shard can write."""
         if shard < count:
             if record is None or not record.partitions or record.shards != count:
-                raise Fenced(f"another `duewheel reshard` has begun: {shard} is not of {count}")
+                why = f"shard {shard} is no longer one of {count}"
+                raise Fenced(f"another `duewheel reshard` has begun: {why}")
         elif record is not None and record.partitions:
             raise RecoveryRefused(
                 f"shard {shard} of {record.shards} has begun, though there are {count}: it may "

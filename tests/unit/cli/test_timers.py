@@ -14,6 +14,7 @@ from tests.harness.stopped_shard import stopped_shard
 from tests.harness.timer_rows import TimerRow
 
 from duewheel.api.requests import NewTimer, TimerFilter, TimerQuery
+from duewheel.api.schedules import NewSchedule
 from duewheel.cli.main import cli
 from duewheel.cli.request_options import request_of
 from duewheel.errors import ConfigError, DiskFull
@@ -49,6 +50,11 @@ def test_a_problem_names_the_option_as_it_is_written() -> None:
         request_of(NewTimer, {"topic": "a", "delay": "1s", "headers": ["=no name"]})
     with pytest.raises(ConfigError, match=r"^--from: "):
         request_of(TimerFilter, {"since": "yesterday"})
+    both = {"target": "a", "value": "v", "cron": "0 8 * * *", "every": "1h"}
+    with pytest.raises(ConfigError, match="give either --cron or --every"):
+        request_of(NewSchedule, both)
+    with pytest.raises(ConfigError, match="--deliver-at, --delay and --level"):
+        request_of(NewTimer, {"topic": "a", "value": "v"})
 
 
 @pytest.fixture

@@ -357,7 +357,8 @@ def test_a_defect_anywhere_writes_nothing(
         text = FILE.replace("Europe/Berlin", name) if name else "["
         with pytest.raises(ConfigError, match=reason):
             applied(text)
-    with pytest.raises(ConfigError, match=r"poll: it would become a dead letter: TIMER_JITTER_MS"):
+    reason = r"schedules\.toml .*\n  poll: it would become a dead letter: TIMER_JITTER_MS"
+    with pytest.raises(ConfigError, match=reason):
         applied(FILE.replace("1m", "9d"))
     assert service.records("timers") == []
 

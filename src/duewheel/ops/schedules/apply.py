@@ -69,7 +69,7 @@ def apply(
             f"nothing was written; {path} has no schedule, so --prune has no timer topic to stop "
             "schedules in: end them with `duewheel schedule stop`"
         )
-    steps = _steps(writer, tables, prune=prune)
+    steps = _steps(writer, path, tables, prune=prune)
     done = [] if dry_run else [step for step in steps if step.writes]
     written = []
     for step in done:
@@ -127,13 +127,15 @@ def _table(table: object) -> NewSchedule:
     )
 
 
-def _refuse(path: Path | str, wrong: list[str]) -> None:
+def _refuse(path: Path, wrong: list[str]) -> None:
     if wrong:
         text = "".join(f"\n  {each}" for each in wrong)
         raise ConfigError(f"nothing was written; {path} cannot be used:{text}")
 
 
-def _steps(writer: TimerWriter, tables: Mapping[str, NewSchedule], *, prune: bool) -> list[_Step]:
+def _steps(
+    writer: TimerWriter, path: Path, tables: Mapping[str, NewSchedule], *, prune: bool
+) -> list[_Step]:
     """Determines all differences. Raises as `apply`."""
     settings, now_ms = writer.settings, writer.clock.now_ms()
     records, wrong = dict[str, ScheduleRecord](), list[str]()
@@ -142,7 +144,7 @@ def _steps(writer: TimerWriter, tables: Mapping[str, NewSchedule], *, prune: boo
             records[name] = requested(settings, name, new, now_ms, may_have_ended=True)
         except ConfigError as error:
             wrong.append(f"{name}: {error}")
-    _refuse("the file", wrong)
+    _refuse(path, wrong)
     wanted = {name: record.timer_topic for name, record in records.items()}
     timers = _pending(settings, wanted)
     steps = [_step(writer, n, record, timers.get(n), now_ms) for n, record in records.items()]
