@@ -1,8 +1,8 @@
 """`duewheel doctor`: examines this host and the cluster before they are relied on.
 
 examination     runs all parts, one after the other
-host, data_directory
-                this host, and the disk of the shard
+host, data_directory, registry
+                this host, the disk of the shard, the way to the schema registry
 bootstrap       whether a server logs a client in
 cluster         the connection that the parts share
 apis, brokers, clocks, rights, topics, targets, shard

@@ -19,7 +19,7 @@ def examine(settings: Settings) -> Findings:
     found = None if values is None else values.decoded("doctor", (), _VALUE)
     if found is None:
         return
-    check = Check("registry", "host")
+    check = Check("registry", "schema registry")
     if found.registry_failed:
         remedy = "check registry.url and its login: until then values are shown undecoded"
         yield check.warning(str(found.not_decoded), remedy)
