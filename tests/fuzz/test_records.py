@@ -27,10 +27,9 @@ from duewheel.errors import RecoveryRefused
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import Record, records_of
-from duewheel.ops.dead_letters.listing import summary_of
+from duewheel.ops.dead_letters.listing import letter_of, summary_of
 from duewheel.ops.receipts import matches
 from duewheel.ops.recovery.evidence import EvidenceReader, timer_keys
-from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.header_names import (
     ANSWER,
     ERROR_CODE,
@@ -149,7 +148,7 @@ def test_any_listed_dead_letter(damage: Change, data: st.DataObject) -> None:
     body = damage(data, encode(0, b"key", b"value", headers))
     position = ReplayPosition("an-id")
     for record in records_of(fetched_of(sealed_body(body, 1))):
-        letter = DeadLetter(*record[1:-1], headers=tuple(record.headers))
+        letter = letter_of(record)
         assert json.dumps(summary_of(letter, position).as_json(), ensure_ascii=False).encode()
 
 

@@ -25,7 +25,7 @@ from duewheel.errors import INIT_MAKES_IT
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.log.records import printable_name
+from duewheel.kafka.log.records import Record, printable_name
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
@@ -78,11 +78,17 @@ class DeadLetterReader:
         ranges = {(self._settings.dead_letter_topic, partition): (start, end)}
         most = self._chunk_records
         for records, reached in self._records.records(ranges):
-            letters = [DeadLetter(*r[1:-1], headers=tuple(r.headers)) for r in records]
+            letters = [letter_of(record) for record in records]
             while len(letters) > most:
                 yield letters[:most], letters[most - 1].offset + 1
                 letters = letters[most:]
             yield letters, reached[self._settings.dead_letter_topic, partition]
+
+
+def letter_of(record: Record) -> DeadLetter:
+    """Makes a dead letter of a record of their topic."""
+    place = record.partition, record.offset, record.timestamp_ms
+    return DeadLetter(*place, record.key, record.value, tuple(record.headers))
 
 
 @contextmanager

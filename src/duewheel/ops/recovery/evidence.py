@@ -17,9 +17,9 @@ import pyarrow.compute
 
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.reader import LogReader
+from duewheel.ops.dead_letters.listing import letter_of
 from duewheel.schemas.arrays import Int64, index_among
 from duewheel.schemas.batches import ANY_TIME, NEVER, OffsetRanges, TopicPartition
-from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.partition_names import partition_name, record_if_named
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 
@@ -70,8 +70,8 @@ class EvidenceReader:
         self.newest_ms: int | None = None
         self.begins_ms = np.full(1, ANY_TIME)
 
-    def lacks_receipts(self) -> None:
-        """Of any time some may be missing."""
+    def distrust_receipts(self) -> None:
+        """Some may be missing, of any time."""
         self.begins_ms = np.full(1, NEVER)
 
     def add_receipts(self, reader: LogReader, ranges: OffsetRanges) -> None:
@@ -110,7 +110,7 @@ class EvidenceReader:
     def add_dead_letters(self, reader: LogReader, ranges: OffsetRanges) -> None:
         """Adds the failed deliveries among the dead letters of a topic."""
         for records, _ in reader.records(ranges):
-            letters = [DeadLetter(*each[1:]) for each in records]
+            letters = [letter_of(record) for record in records]
             self._add(
                 (partition_name(record[0]), record[1], each.timer_id, each.due_ms)
                 for each in letters

@@ -170,12 +170,13 @@ def _sources(
 ) -> dict[str, Callable[[LogReader, OffsetRanges], None]]:
     """The mirrored topics that show which timers have left, and how the evidence takes each."""
     wanted = {f"{prefix}{settings.dead_letter_topic}": evidence.add_dead_letters}
-    receipts = f"{prefix}{settings.timer.receipts_topic}"
-    if settings.timer.receipts_topic is not None:
+    topic = settings.timer.receipts_topic
+    receipts = "" if topic is None else f"{prefix}{topic}"
+    if receipts:
         wanted[receipts] = evidence.add_receipts
     present = {n: each.config for n, each in topics.topics(list(wanted)).items() if each.exists}
     if receipts not in present or "compact" in present[receipts].get("cleanup.policy", ""):
-        evidence.lacks_receipts()  # compaction deletes earlier ones of an id
+        evidence.distrust_receipts()  # compaction deletes earlier ones of an id
     return {name: add for name, add in wanted.items() if name in present}
 
 
