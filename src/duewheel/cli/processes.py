@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from duewheel.cli.command_help import CommandGroup, CommandWithExamples
@@ -21,19 +19,29 @@ _take_over = click.option(
 )
 
 
-@click.command(cls=CommandWithExamples)
+class _Supervising(CommandWithExamples):
+    """Keeps its flags for the child processes; the supervisor adds --take-over."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.obj = [word for word in args if word != _TAKE_OVER]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Supervising)
 @_take_over
 @with_settings("run")
-def run(settings: Settings, *, take_over: bool) -> int:
+@click.pass_obj
+def run(flags: list[str], settings: Settings, *, take_over: bool) -> int:
     """Run ingest and dequeue, and restart a process that dies."""
     from duewheel.runtime import supervisor
 
-    return supervisor.run(settings, _own_flags(), take_over=take_over)
+    return supervisor.run(settings, flags, take_over=take_over)
 
 
-@click.command(cls=CommandWithExamples)
+@click.command(cls=_Supervising)
 @with_settings("run")
-def standby(settings: Settings) -> int:
+@click.pass_obj
+def standby(flags: list[str], settings: Settings) -> int:
     """Run a standby of the shard, ready to take over.
 
     It has a data directory of its own. It takes over by itself when the owner has been silent for
@@ -42,14 +50,7 @@ def standby(settings: Settings) -> int:
     """
     from duewheel.runtime import supervisor
 
-    return supervisor.run(settings, _own_flags(), standby=True)
-
-
-def _own_flags() -> list[str]:
-    """Returns the flags of this command line, for the child processes; the supervisor adds
-    --take-over.
-    """
-    return [word for word in sys.argv[2:] if word != _TAKE_OVER]
+    return supervisor.run(settings, flags, standby=True)
 
 
 @click.command(cls=CommandWithExamples)
