@@ -64,7 +64,7 @@ class TimerWriter:
             InvalidTimer, Unacknowledged: as `acknowledging`.
         """
         with self.acknowledging():
-            producer = self._of(timer_topic)
+            producer = self._producer_of(timer_topic)
             try:
                 yield producer
             except KafkaError as error:
@@ -90,7 +90,7 @@ class TimerWriter:
             text = f"Kafka at {servers}: {reason}; it may or may not be written"
             raise Unacknowledged(text) from error
 
-    def _of(self, timer_topic: str) -> DelayProducer:
+    def _producer_of(self, timer_topic: str) -> DelayProducer:
         attempt: Future[DelayProducer] = Future()
         with self._lock:
             opened = self._by_topic.setdefault(timer_topic, attempt)
