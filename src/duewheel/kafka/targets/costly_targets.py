@@ -2,7 +2,7 @@
 
 Each row of a transaction waits for the slowest append, and the owner of a topic decides how slow
 that is: with `flush.messages=1` an append costs a broker 4 to 25 ms, with `segment.ms=1` 11 ms, and
-the highest levels of gzip, lz4 and zstd 1 to 4 s per MiB. So a transaction has a small share for
+high levels of gzip, lz4 and zstd 0.1 to 4 s per MiB. So a transaction has a small share for
 such targets (wheel/dequeue/costly_rows.py), and the timer topics that have it rest after one that
 took long (resting_timer_topics.py). Their neighbours wait half a second, or for one larger row.
 
@@ -22,7 +22,9 @@ from duewheel.wheel.target_rules import Target
 _LEAST = {
     "flush.messages": 1_000,
     "segment.ms": 600_000,  # a thousand partitions that begin one together take 5 s
+    "max.compaction.lag.ms": 600_000,  # Kafka takes the smaller one if it compacts the topic
     "segment.bytes": 1 << 20,
+    "internal.segment.bytes": 1 << 20,  # in its place; any client may set it
     "segment.index.bytes": 4_096,
     "max.message.bytes": 4_096,
 }
@@ -30,7 +32,7 @@ _CODEC = "compression.type"
 _LEVEL_MAX = {  # by codec: a higher level takes a second and more for a MiB of some texts
     "gzip": ("compression.gzip.level", 6),
     "lz4": ("compression.lz4.level", 9),
-    "zstd": ("compression.zstd.level", 12),
+    "zstd": ("compression.zstd.level", 6),
 }
 NAMES = (*_LEAST, _CODEC, *(name for name, _ in _LEVEL_MAX.values()))
 _LOGGED_MAX = 1_000

@@ -26,8 +26,8 @@ from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.wheel.target_rules import Reason, Target
 
 # The settings that are read of each target.
-_BATCH_BOUNDS = ("max.message.bytes", "segment.bytes")
-_SETTINGS = (
+_BATCH_BOUNDS = ("max.message.bytes", "segment.bytes", "internal.segment.bytes")
+SETTINGS = (
     *_BATCH_BOUNDS,
     "cleanup.policy",
     "min.insync.replicas",
@@ -64,7 +64,7 @@ class TargetDescriber:
         found = describe(admin, topics)
         targets = {topic: self._classified(found.get(topic)) for topic in topics}
         usable = [topic for topic, target in targets.items() if not target.refusal]
-        config = describe_settings(admin, usable, _SETTINGS)
+        config = describe_settings(admin, usable, SETTINGS)
         targets |= {
             topic: self._limited(targets[topic], found[topic], config.get(topic, TopicSettings()))
             for topic in usable

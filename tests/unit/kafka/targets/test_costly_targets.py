@@ -16,7 +16,10 @@ from duewheel.kafka.topics.description import TopicSettings
         ("segment.ms", "1", True),
         ("segment.ms", "60000", True),
         ("segment.ms", "604800000", False),
+        ("max.compaction.lag.ms", "1", True),
+        ("max.compaction.lag.ms", "86400000", False),
         ("segment.bytes", "14", True),
+        ("internal.segment.bytes", "300", True),
         ("segment.index.bytes", "100", True),
         ("max.message.bytes", "200", True),
         ("max.message.bytes", "10000", False),
@@ -34,6 +37,7 @@ def test_a_setting_of_the_topic_itself_makes_it_costly(
     ("codec", "level", "is_slow"),
     [
         ("zstd", 22, True),
+        ("zstd", 7, True),
         ("zstd", 3, False),
         ("lz4", 17, True),
         ("lz4", 9, False),
