@@ -7,7 +7,7 @@ import sys
 import click
 
 from duewheel.cli.output import say
-from duewheel.errors import ConfigError, DuewheelError
+from duewheel.errors import ConfigError, DuewheelError, Unreadable
 from duewheel.runtime import exit_reason
 from duewheel.threads import watch_libraries
 
@@ -24,6 +24,10 @@ def run_to_the_end(cli: click.Group) -> None:
         say(str(error))
         exit_reason.write(str(error))
         code = error.exit_code
+    except PermissionError as error:
+        say(f"{error}: run this as the user of the shard's processes")
+        exit_reason.write(str(error))
+        code = Unreadable.exit_code
     except (KeyboardInterrupt, click.Abort):
         say("interrupted")
         code = 130

@@ -78,7 +78,7 @@ def with_wait(command: Command) -> Command:
         if no_wait and wait_ms is not None:
             raise ConfigError("give either --wait or --no-wait")
         if no_wait:
-            wait = ReplyWait(0)
+            wait = ReplyWait(0, is_extended=False)
         else:
             wait = ReplyWait() if wait_ms is None else ReplyWait(wait_ms / 1000, is_extended=False)
         return command(wait=wait, **others)

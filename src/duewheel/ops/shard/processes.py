@@ -16,6 +16,11 @@ def supervised(settings: Settings) -> dict[str, SupervisedProcess]:
 
 
 def is_starting(settings: Settings) -> bool:
-    """Whether a `run` is starting its processes; False if it works or fails."""
-    processes = supervised(settings).values()
+    """Whether a `run` is starting its processes; False if it works or fails, or without the right
+    to know.
+    """
+    try:
+        processes = supervised(settings).values()
+    except PermissionError:
+        return False
     return any(not each.lives for each in processes) and not any(p.is_failing for p in processes)
