@@ -201,9 +201,15 @@ def _in_order(result: Any, expectations: Sequence[Mapping[str, Any]]) -> list[Re
     return [
         _or_reason(by_place[place])
         if place in by_place
-        else Unchecked(f"{each['type']} cannot be checked: there is no such expectation")
+        else Unchecked(f"{each['type']} cannot be checked: there is no {_unknown(each)}")
         for place, each in enumerate(expectations)
     ]
+
+
+def _unknown(expectation: Mapping[str, Any]) -> str:
+    severity = expectation.get("severity", "critical")
+    known = severity in ("info", "warning", "critical")
+    return "such expectation" if known else f"severity {severity!r}"
 
 
 def _or_reason(result: Result) -> Result | Unchecked:

@@ -189,6 +189,8 @@ class _Topic:
         results = library.check_each(expectations, pa.table(columns)) if totals else []
         for tally, each in zip(totals, results, strict=True):
             if isinstance(each, Unchecked):
+                # Of any severity: a misspelt one would hide the failure.
+                tally.expectation = {**tally.expectation, "severity": "critical"}
                 tally.fail(f"{self._suite['file']}: {each.reason}")
             else:
                 tally.add(each, self._sources.names)

@@ -356,6 +356,31 @@ def test_a_wrong_argument_is_a_finding_of_its_expectation(
     assert sum(f"{path}: expect_column" in page for page in pages) == 2
 
 
+@pytest.mark.parametrize("severity", ["Critical", "loud", 5, ["critical"]])
+def test_a_severity_that_there_is_not_is_a_critical_finding(
+    library: GreatExpectations, suite_file: Callable[..., Path], severity: Any
+) -> None:
+    in_set = expectation("column_values_to_be_in_set", column="value.n", value_set=[2])
+    path = suite_file({**in_set, "severity": severity}, {**in_set, "severity": "info"})
+    own = TopicSuites({TOPIC: path})
+    take(validator(library, own), *orders(b'{"n": 1}'))
+    first, second = (tally.result() for tally in own.check(library)[TOPIC])
+    assert (first.success, first.severity) == (False, "critical")
+    assert "no such expectation" not in first.observed
+    assert f"severity {severity!r}" in first.observed
+    assert (second.success, second.severity) == (False, "info")
+
+
+def test_an_expectation_that_cannot_be_checked_is_critical(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    wrong = expectation("column_values_to_not_be_null", colum="key")
+    own = TopicSuites({TOPIC: suite_file({**wrong, "severity": "warning"})})
+    take(validator(library, own), *orders(b"{}"))
+    (first,) = (tally.result() for tally in own.check(library)[TOPIC])
+    assert (first.success, first.severity) == (False, "critical")
+
+
 @pytest.mark.parametrize(
     "content",
     [
