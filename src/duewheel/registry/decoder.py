@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import date
 from datetime import time as time_of_day
+from decimal import Decimal
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import import_module
@@ -153,7 +154,10 @@ def _too_late(*_: object) -> NoReturn:
 
 def _avro(text: str) -> Decode:
     from fastavro import parse_schema, schemaless_reader
+    from fastavro.read import LOGICAL_READERS
 
+    # The library rounds to the precision of the schema.
+    LOGICAL_READERS.update(dict.fromkeys(("bytes-decimal", "fixed-decimal"), _decimal))
     schema = parse_schema(json.loads(text))
 
     def decode(body: bytes) -> Any:
@@ -164,6 +168,11 @@ def _avro(text: str) -> Decode:
         return value
 
     return decode
+
+
+def _decimal(octets: bytes, schema: Mapping[str, Any], _: object = None) -> str:
+    digits = Decimal(int.from_bytes(octets, signed=True)).as_tuple()
+    return format(Decimal(digits._replace(exponent=-schema.get("scale", 0))), "f")
 
 
 def _json(text: str) -> Decode:

@@ -113,6 +113,33 @@ def test_values_that_json_has_no_type_for(values: RegistryValues, registry: Sche
     }
 
 
+@pytest.mark.parametrize(
+    ("precision", "scale", "unscaled", "text"),
+    [
+        (4, 2, 123_456_789, "1234567.89"),  # more digits than the schema declares
+        (40, 2, -(10**99 + 1), f"-1{'0' * 96}0.01"),
+        (9, 8, 0, "0.00000000"),
+        (9, 8, 1, "0.00000001"),
+        (9, 8, -99, "-0.00000099"),
+        (9, 0, 700, "700"),
+    ],
+)
+@pytest.mark.parametrize("kind", [{"type": "bytes"}, {"type": "fixed", "name": "F", "size": 64}])
+def test_decimals_are_exact_and_have_no_exponent(
+    values: RegistryValues,
+    registry: SchemaRegistry,
+    kind: dict[str, Any],
+    precision: int,
+    scale: int,
+    unscaled: int,
+    text: str,
+) -> None:
+    schema = {**kind, "logicalType": "decimal", "precision": precision, "scale": scale}
+    registry.add(4, schema)
+    octets = unscaled.to_bytes(64, signed=True)
+    assert shown(values, framed(4, avro(octets, kind))) == text
+
+
 def test_numbers_that_json_does_not_have(values: RegistryValues, registry: SchemaRegistry) -> None:
     schema = {"type": "array", "items": {"type": "map", "values": "double"}}
     registry.add(5, schema)
