@@ -30,7 +30,7 @@ from duewheel.schemas.wire.schema_number import HEADER, schema_and_body
 
 ANSWER_S = 10.0  # until a schema is read, and perhaps a library imported
 VALUE_S = 3.0  # then of the value
-_ENDS_MAX = 5  # of the child by values of one topic, within _ENDED_S: then none is decoded
+_ENDS_MAX = 5  # of the child by values of one topic, within _BAN_S: then none is decoded
 _ENDS_OF_SCHEMA_MAX = 3  # likewise, by values of one schema
 _ENDED_S = 600.0  # for so long the end of a child is remembered
 _BAN_S = 60.0  # what has ended the child is not decoded for so long; after the next time, _ENDED_S
@@ -52,8 +52,9 @@ class Decoded(NamedTuple):
 class _End(NamedTuple):
     """Of a child, by a value or by reading its schema."""
 
-    forgotten_s: float
+    counts_until_s: float  # for others of the topic and the schema
     banned_until_s: float
+    forgotten_s: float
     why: str
 
 
@@ -127,11 +128,12 @@ class RegistryValues:
             if not (late or again or ended in self._ended):
                 answer = self._tried(topic, schema, body, again=True)
                 # Remembered, too: else such values could start processes for ever.
-                self._ended.setdefault(ended, _End(now_s + _BAN_S, now_s, ""))
+                self._ended.setdefault(ended, _End(now_s + _BAN_S, now_s, now_s + _BAN_S, ""))
                 return answer
             why = f"{what} {error if late else 'ends the process that decodes'}"
             ban_s = _ENDED_S if ended in self._ended else _BAN_S
-            self._ended[ended] = _End(now_s + _ENDED_S, now_s + ban_s, why)
+            forgotten_s = now_s + _ENDED_S
+            self._ended[ended] = _End(now_s + _BAN_S, now_s + ban_s, forgotten_s, why)
             return "", why
         except BaseException:  # its answer would be that of the next value
             self._end()
@@ -146,7 +148,8 @@ class RegistryValues:
             ended = self._ended.get((topic, schema, known))
             if ended is not None and ended.banned_until_s > now_s:
                 return ended.why
-        schemas = [each for of, each, _ in self._ended if of == topic]
+        counting = [n for n, each in self._ended.items() if each.counts_until_s > now_s]
+        schemas = [each for of, each, _ in counting if of == topic]
         if len(schemas) >= _ENDS_MAX:
             return f"values of {topic} have ended the decoder too often"
         if schemas.count(schema) >= _ENDS_OF_SCHEMA_MAX:

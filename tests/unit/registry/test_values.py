@@ -387,6 +387,29 @@ def test_a_value_that_ends_the_process_hides_no_other_of_its_schema(
     assert shown(values, framed(1, avro(ORDER))) == ORDER
 
 
+def test_values_that_end_the_process_block_others_for_a_minute(
+    values: RegistryValues, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of their schema and topic; then those of the topic. They may be shown again."""
+    for number in (30, 31):
+        registry.add(number, TREE)
+    deep = [b"\2" * (300_000 + n) + b"\0" for n in range(3)]
+    for by_s in (0, 61):
+        later(monkeypatch, by_s)
+        for body in deep:
+            assert "ends the process" in reason(values, framed(30, body))
+        why = "values of orders and schema 30 have ended the decoder too often"
+        assert reason(values, framed(30, b"\0")) == why
+        for body in deep[:2]:
+            assert "ends the process" in reason(values, framed(31, body))
+        why = "values of orders have ended the decoder too often"
+        assert reason(values, framed(1, avro(ORDER))) == why
+    later(monkeypatch, 122)
+    assert "this value of schema 30 ends" in reason(values, framed(30, deep[0]))
+    assert shown(values, framed(30, b"\0")) == {"t": None}
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
+
+
 def test_values_of_one_topic_hide_none_of_another(
     values: RegistryValues, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
