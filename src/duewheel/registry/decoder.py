@@ -16,13 +16,14 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import resource
 import signal
 import ssl
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from datetime import date
 from datetime import time as time_of_day
@@ -32,11 +33,15 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import import_module
 from io import BytesIO
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from duewheel import extras
 from duewheel.errors import DuewheelError
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
 
 _TEXT_BYTES_MAX = 4 << 20  # of a value as JSON
 _MEMORY_BYTES = 1 << 30  # address space
@@ -52,10 +57,26 @@ REGISTRY_FAILED = "-"  # in the place of a kind: the reason is the registry's, n
 
 Decode = Callable[[bytes], Any]
 
-# Imports that no registry has, each after those that it imports itself.
-_STANDARD_FILES = (
-    "descriptor any duration empty field_mask source_context struct timestamp type wrappers api"
-)
+# Imports that no registry has. A value may have any type of the former in an Any.
+_STANDARD_FILES = "any api duration empty field_mask struct timestamp type wrappers"
+_LIBRARY_FILE = re.compile(r"(google/(?:protobuf|type)/\w+)\.proto")
+_DECIMAL_FIELDS = (("value", "TYPE_BYTES"), ("precision", "TYPE_UINT32"), ("scale", "TYPE_INT32"))
+_CONFLUENT_FILES: Mapping[str, dict[str, Any]] = {
+    "confluent/meta.proto": {},  # of options alone
+    "confluent/type/decimal.proto": {
+        "package": "confluent.type",
+        "message_type": [
+            {
+                "name": "Decimal",
+                "field": [
+                    {"name": name, "number": number, "type": kind, "label": "LABEL_OPTIONAL"}
+                    for number, (name, kind) in enumerate(_DECIMAL_FIELDS, 1)
+                ],
+            }
+        ],
+        "syntax": "proto3",
+    },
+}
 
 
 class _Refused(DuewheelError):
@@ -170,9 +191,9 @@ def _avro(text: str) -> Decode:
     return decode
 
 
-def _decimal(octets: bytes, schema: Mapping[str, Any], _: object = None) -> str:
-    digits = Decimal(int.from_bytes(octets, signed=True)).as_tuple()
-    return format(Decimal(digits._replace(exponent=-schema.get("scale", 0))), "f")
+def _decimal(octets: bytes, schema: Any, _: object = None) -> str:
+    sign, digits, _ = Decimal(int.from_bytes(octets, signed=True)).as_tuple()
+    return format(Decimal((sign, digits, -schema.get("scale", 0))), "f")
 
 
 def _json(text: str) -> Decode:
@@ -200,9 +221,8 @@ def _protobuf(text: str) -> Decode:
 
     file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     pool = DescriptorPool()
-    for name in _STANDARD_FILES.split():
-        module = import_module(f"google.protobuf.{name}_pb2")
-        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    _import(pool, [f"google/protobuf/{name}.proto" for name in _STANDARD_FILES.split()])
+    _import(pool, file.dependency)
     pool.AddSerializedFile(file.SerializeToString())
 
     def decode(body: bytes) -> Any:
@@ -220,6 +240,31 @@ def _protobuf(text: str) -> Decode:
         )
 
     return decode
+
+
+def _import(pool: DescriptorPool, names: Iterable[str]) -> None:
+    """Adds files to the pool, each after those that it imports itself."""
+    for name in names:
+        try:
+            pool.FindFileByName(name)
+        except KeyError:
+            file = _imported(name)
+            _import(pool, file.dependency)
+            pool.AddSerializedFile(file.SerializeToString())
+
+
+def _imported(name: str) -> FileDescriptorProto:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    if name in _CONFLUENT_FILES:
+        return FileDescriptorProto(name=name, **_CONFLUENT_FILES[name])
+    try:
+        if found := _LIBRARY_FILE.fullmatch(name):
+            module = import_module(f"{found[1].replace('/', '.')}_pb2")
+            return FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+    except ModuleNotFoundError:
+        pass
+    raise _Refused(f"the schema imports {name}, which is not available")
 
 
 def _zigzag(stream: BytesIO) -> int:

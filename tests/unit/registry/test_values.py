@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.schema_registry import (
@@ -146,6 +147,43 @@ def test_numbers_that_json_does_not_have(values: RegistryValues, registry: Schem
     given = [{"a": float("nan"), "b": float("-inf"), "c": 1.5}]
     assert shown(values, framed(5, avro(given, schema))) == [{"a": "nan", "b": "-inf", "c": 1.5}]
     assert shown(values, framed(2, b'{"number": 7, "more": 1e400}'))["more"] == "inf"
+
+
+def importing(*types: tuple[str, str], name: str = "own.proto") -> str:
+    """The descriptor of a message with a field of each type, from the file before it; as text."""
+    file = FileDescriptorProto(name=name, syntax="proto3", dependency=[each for each, _ in types])
+    message = file.message_type.add(name="Own")
+    for number, (_, kind) in enumerate(types, 1):
+        message.field.add(name=f"f{number}", number=number, label=1, type=11, type_name=f".{kind}")
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+def test_imports_that_no_registry_has(values: RegistryValues, registry: SchemaRegistry) -> None:
+    money = ("google/type/money.proto", "google.type.Money")
+    price = ("google/type/localized_text.proto", "google.type.LocalizedText")
+    decimal = ("confluent/type/decimal.proto", "confluent.type.Decimal")
+    registry.add(4, importing(money, price, decimal), "PROTOBUF")
+    body = b"\0" + b"\x0a\2\x10\7" + b"\x1a\6\x0a\2\1\2\x18\2"
+    assert shown(values, framed(4, body)) == {
+        "f1": {"currency_code": "", "units": "7", "nanos": 0},
+        "f3": {"value": "AQI=", "precision": 0, "scale": 2},
+    }
+    of_options = FileDescriptorProto(name="own.proto", dependency=["confluent/meta.proto"])
+    field = of_options.message_type.add(name="Own").field.add(name="n", number=1, label=1, type=5)
+    field.options.MergeFromString(b"\x82\x44\2\x0a\0")  # confluent.field_meta
+    registry.add(5, base64.b64encode(of_options.SerializeToString()).decode(), "PROTOBUF")
+    assert shown(values, framed(5, b"\0\x08\7")) == {"n": 7}
+
+
+@pytest.mark.parametrize(
+    "name", ["shop/line.proto", "google/type/none.proto", "google/protobuf/../x.proto"]
+)
+def test_an_import_that_is_not_there_has_a_name(
+    values: RegistryValues, registry: SchemaRegistry, name: str
+) -> None:
+    registry.add(4, importing((name, "shop.Line")), "PROTOBUF")
+    why = f"the schema imports {name}, which is not available"
+    assert reason(values, framed(4, b"\0")) == why
 
 
 def test_a_value_that_does_not_fit_its_json_schema(
