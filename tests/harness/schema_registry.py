@@ -34,7 +34,9 @@ AVRO, JSON, PROTOBUF = 1, 2, 3  # the numbers of an order's schemas
 
 
 class SchemaRegistry:
-    """Its schemas by number or UUID: an answer as JSON or as it is, or a status alone."""
+    """Its schemas by number, UUID, or subject and version (`a-value/versions/1`): an answer as JSON
+    or as it is, or a status alone.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -49,9 +51,12 @@ class SchemaRegistry:
 
     def answer(self, path: str) -> Mapping[str, Any] | bytes | int:
         base, _, query = path.partition("?")
-        found = self.schemas.get(base.rpartition("/")[2], 404)
+        of_subject = base.startswith("/subjects/")
+        name = base.removeprefix("/subjects/") if of_subject else base.rpartition("/")[2]
+        found = self.schemas.get(name, 404)
         # Protobuf is source text, unless it is asked for as a descriptor.
-        if isinstance(found, Mapping) and found.get("schemaType") == "PROTOBUF" and not query:
+        source = "format=serialized" not in query
+        if isinstance(found, Mapping) and found.get("schemaType") == "PROTOBUF" and source:
             return {**found, "schema": 'syntax = "proto3"; // and so on'}
         return found
 

@@ -4,11 +4,11 @@ Anyone may have written a schema or a body. A record that contains itself ends t
 fastavro, a pattern may be matched for years, and a body of ten bytes decodes to any size: hence a
 process of its own, with a bound of memory, which its parent ends if an answer takes too long.
 
-Only the configured address is asked, by a number or a UUID: without redirects, proxies, and schemas
-that others refer to. The parent sends the address as JSON, then three messages for each value: its
-topic, the number or UUID, and the body. There are two answers: an empty one once the schema is
-there; then the kind of the schema in a line, before the value as JSON, or an empty line or that of
-REGISTRY_FAILED, before a reason.
+Only the configured address is asked: by a number or a UUID, then by the subjects and versions that
+the schema refers to; without redirects and proxies. The parent sends the address as JSON, then
+three messages for each value: its topic, the number or UUID, and the body. There are two answers:
+an empty one once the schema is there; then the kind of the schema in a line, before the value as
+JSON, or an empty line or that of REGISTRY_FAILED, before a reason.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from contextlib import closing
 from datetime import date
 from datetime import time as time_of_day
 from decimal import Decimal
+from functools import cache
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import import_module
 from io import BytesIO
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from duewheel import extras
 from duewheel.errors import DuewheelError
@@ -49,7 +50,10 @@ _SCHEMA_BYTES_MAX = 1 << 20  # of the registry's answer
 _SCHEMAS_MAX = 500  # that are kept
 _ASK_S = 3.0  # of one answer of the registry, from the connection on
 _REST_S = 10.0  # a registry that has not answered is not asked again for so long
-_NO_SCHEMA = b"40403"  # the registry's own code; without it there is no such path
+_NAME_MAX = 200  # characters in a reason
+_REFERENCES_MAX = 100  # of a schema, also of those that it refers to
+_REFERENCES_S = 5.0  # from the first question on: the parent does not wait for ever
+_NO_SCHEMA = b"4040"  # of the registry's own codes; without them there is no such path
 _FORGET_S = 60.0  # a schema that was not found is asked for again after this
 _FAILURES_MAX = 100  # schemas of one topic that are not found within that time
 
@@ -103,7 +107,7 @@ class _Registry:
         self._rests_until_s = 0.0
         self._failures = defaultdict[str, deque[float]](lambda: deque(maxlen=_FAILURES_MAX))
 
-    def ask(self, topic: str, schema: str, query: str = "") -> Mapping[str, Any]:
+    def ask(self, topic: str, schema: str, path: str) -> Mapping[str, Any]:
         """The registry's description of a schema, for a value of this topic.
 
         Raises:
@@ -116,7 +120,7 @@ class _Registry:
         if len(failures) == _FAILURES_MAX and now_s < failures[0] + _FORGET_S:
             raise _NotRequested("too many schemas were not found: none is looked up for a minute")
         try:
-            status, body = self._get(schema, query)
+            status, body = self._get(path)
         except (OSError, HTTPException, ValueError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
             self._silence = f"the registry does not answer: {why}"
@@ -127,24 +131,22 @@ class _Registry:
             return found
         failures.append(now_s)
         if too_long:
-            raise _Refused(f"schema {schema} has more than {_SCHEMA_BYTES_MAX >> 20} MiB")
+            raise _Refused(f"{schema} has more than {_SCHEMA_BYTES_MAX >> 20} MiB")
         if status == HTTPStatus.NOT_FOUND and _NO_SCHEMA in body:
-            raise _Refused(f"the registry has no schema {schema}")
-        why = f"the registry answered {status} for schema {schema}"
+            raise _Refused(f"the registry has no {schema}")
+        why = f"the registry answered {status} for {schema}"
         if status == HTTPStatus.OK:
             why += " without a schema"
         if status in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}:
             why += f"; {self._address.path or '/'} may be the wrong path"
         raise _Refused(why, by_registry=True)
 
-    def _get(self, schema: str, query: str) -> tuple[int, bytes]:
-        kind = "ids" if schema.isdecimal() else "guids"
+    def _get(self, path: str) -> tuple[int, bytes]:
         # The limit of a socket is that of one byte: the timer's is that of all.
         signal.setitimer(signal.ITIMER_REAL, _ASK_S)
         try:
             with closing(self._connection()) as connection:
-                path = f"{self._address.path}/schemas/{kind}/{schema}{query}"
-                connection.request("GET", path, headers=self._headers)
+                connection.request("GET", f"{self._address.path}{path}", headers=self._headers)
                 answer = connection.getresponse()
                 return answer.status, answer.read(_SCHEMA_BYTES_MAX + 1)
         finally:
@@ -173,20 +175,25 @@ def _too_late(*_: object) -> NoReturn:
 # ---- schemas ------------------------------------------------------------------------------------
 
 
-def _avro(text: str) -> Decode:
+def _avro(text: str, referred: Mapping[str, str]) -> Decode:
     from fastavro import parse_schema, schemaless_reader
     from fastavro.read import LOGICAL_READERS
 
     # The library rounds to the precision of the schema.
     LOGICAL_READERS.update(dict.fromkeys(("bytes-decimal", "fixed-decimal"), _decimal))
-    schema = parse_schema(json.loads(text))
+    names: dict[str, Any] = {}
+    for each in referred.values():
+        parse_schema(json.loads(each), names)
+    # The library forgets these names unless the schema is a record, which adds no byte.
+    fields = [{"name": "value", "type": json.loads(text)}]
+    schema = parse_schema({"type": "record", "name": "_Value", "fields": fields}, names)
 
     def decode(body: bytes) -> Any:
         stream = BytesIO(body)
-        value = schemaless_reader(stream, schema, None)
+        value: Any = schemaless_reader(stream, schema, None)
         if stream.read(1):
             raise ValueError("the value is longer than its schema says")
-        return value
+        return value["value"]
 
     return decode
 
@@ -196,14 +203,26 @@ def _decimal(octets: bytes, schema: Any, _: object = None) -> str:
     return format(Decimal((sign, digits, -schema.get("scale", 0))), "f")
 
 
-def _json(text: str) -> Decode:
+def _json(text: str, referred: Mapping[str, str]) -> Decode:
     from jsonschema.validators import validator_for
     from referencing import Registry
+    from referencing.jsonschema import specification_with
 
     schema = json.loads(text)
     kind = validator_for(schema)
     kind.check_schema(schema)
-    validator = kind(schema, registry=Registry())  # by default it would fetch what `$ref` names
+
+    @cache
+    def referred_to(uri: str) -> Any:
+        for name, each in referred.items():
+            if uri == name or uri.endswith(f"/{name}"):  # `$id` of the schema may be before it
+                specification = specification_with(kind.META_SCHEMA["$schema"])
+                return specification.create_resource(json.loads(each))
+        raise LookupError
+
+    registry: Any = Registry
+    # By default it would fetch what `$ref` names.
+    validator = kind(schema, registry=registry(retrieve=referred_to))
 
     def decode(body: bytes) -> Any:
         value = json.loads(body)
@@ -213,7 +232,7 @@ def _json(text: str) -> Decode:
     return decode
 
 
-def _protobuf(text: str) -> Decode:
+def _protobuf(text: str, referred: Mapping[str, str]) -> Decode:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.json_format import MessageToDict
@@ -221,8 +240,8 @@ def _protobuf(text: str) -> Decode:
 
     file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     pool = DescriptorPool()
-    _import(pool, [f"google/protobuf/{name}.proto" for name in _STANDARD_FILES.split()])
-    _import(pool, file.dependency)
+    _import(pool, [f"google/protobuf/{name}.proto" for name in _STANDARD_FILES.split()], {})
+    _import(pool, file.dependency, referred)
     pool.AddSerializedFile(file.SerializeToString())
 
     def decode(body: bytes) -> Any:
@@ -242,20 +261,24 @@ def _protobuf(text: str) -> Decode:
     return decode
 
 
-def _import(pool: DescriptorPool, names: Iterable[str]) -> None:
+def _import(pool: DescriptorPool, names: Iterable[str], referred: Mapping[str, str]) -> None:
     """Adds files to the pool, each after those that it imports itself."""
     for name in names:
         try:
             pool.FindFileByName(name)
         except KeyError:
-            file = _imported(name)
-            _import(pool, file.dependency)
+            file = _imported(name, referred)
+            _import(pool, file.dependency, referred)
             pool.AddSerializedFile(file.SerializeToString())
 
 
-def _imported(name: str) -> FileDescriptorProto:
+def _imported(name: str, referred: Mapping[str, str]) -> FileDescriptorProto:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+    if name in referred:
+        file = FileDescriptorProto.FromString(base64.b64decode(referred[name], validate=True))
+        file.name = name
+        return file
     if name in _CONFLUENT_FILES:
         return FileDescriptorProto(name=name, **_CONFLUENT_FILES[name])
     try:
@@ -264,7 +287,7 @@ def _imported(name: str) -> FileDescriptorProto:
             return FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
     except ModuleNotFoundError:
         pass
-    raise _Refused(f"the schema imports {name}, which is not available")
+    raise _Refused(f"the schema imports {name[:_NAME_MAX]!r}, which is not available")
 
 
 def _zigzag(stream: BytesIO) -> int:
@@ -287,7 +310,7 @@ _WORDS = {
     "EOFError": "it is cut off, or of another schema",
     "IndexError": "it is cut off, or of another schema",
     "JSONDecodeError": "it is no JSON",
-    "_WrappedReferencingError": "the schema refers to others",
+    "_WrappedReferencingError": "the schema refers to one that it does not name",
 }
 _KINDS = {"AVRO": _avro, "JSON": _json, "PROTOBUF": _protobuf}
 
@@ -345,19 +368,51 @@ class _Decoder:
         return time.monotonic() + _FORGET_S, "", why
 
     def _made(self, topic: str, schema: str) -> tuple[str, Decode]:
-        found = self._registry.ask(topic, schema)
+        began_s = time.monotonic()
+        path = f"/schemas/{'ids' if schema.isdecimal() else 'guids'}/{schema}"
+        found = self._registry.ask(topic, f"schema {schema}", path)
         kind = found.get("schemaType", "AVRO")
         if kind not in _KINDS:
             raise _Refused(f"schema {schema} is neither Avro nor JSON Schema nor Protobuf")
-        if found.get("references"):
-            raise _Refused(f"schema {schema} refers to others")
+        referred = self._referred(topic, schema, found, began_s + _REFERENCES_S)
         try:
-            return kind, _KINDS[kind](found["schema"])
+            return kind, _KINDS[kind](found["schema"], referred)
         except ValueError:
             if kind != "PROTOBUF":
                 raise
         # It was registered as source text: only the registry can compile that.
-        return kind, _protobuf(self._registry.ask(topic, schema, "?format=serialized")["schema"])
+        found = self._registry.ask(topic, f"schema {schema}", f"{path}?format=serialized")
+        return kind, _protobuf(found["schema"], referred)
+
+    def _referred(
+        self, topic: str, schema: str, found: Mapping[str, Any], until_s: float
+    ) -> dict[str, str]:
+        """The schemas that one refers to, by name, each after those that it refers to itself."""
+        texts: dict[str, str] = {}
+        query = "?deleted=true"  # none that is referred to has gone
+        if found.get("schemaType") == "PROTOBUF":
+            query += "&format=serialized"
+
+        def follow(found: Mapping[str, Any]) -> None:
+            for each in found.get("references") or ():
+                name, subject, version = each["name"], each["subject"], int(each["version"])
+                if name in texts:
+                    continue
+                size = sum(map(len, texts.values()))
+                if len(texts) >= _REFERENCES_MAX or size > _SCHEMA_BYTES_MAX:
+                    raise _Refused(f"schema {schema} refers to too many others")
+                if time.monotonic() > until_s:
+                    why = f"the registry takes too long for all that schema {schema} refers to"
+                    raise _Refused(why, by_registry=True)
+                path = f"/subjects/{quote(subject, safe='')}/versions/{version}{query}"
+                what = f"version {version} of {subject[:_NAME_MAX]!r}"
+                other = self._registry.ask(topic, what, path)
+                texts[name] = other["schema"]  # before it is followed: it may refer to itself
+                follow(other)
+                texts[name] = texts.pop(name)
+
+        follow(found)
+        return texts
 
 
 def _as_json(value: Any) -> str:
