@@ -28,7 +28,7 @@ from contextlib import closing
 from datetime import date
 from datetime import time as time_of_day
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import import_module
@@ -177,10 +177,8 @@ def _too_late(*_: object) -> NoReturn:
 
 def _avro(text: str, referred: Mapping[str, str]) -> Decode:
     from fastavro import parse_schema, schemaless_reader
-    from fastavro.read import LOGICAL_READERS
 
-    # The library rounds to the precision of the schema.
-    LOGICAL_READERS.update(dict.fromkeys(("bytes-decimal", "fixed-decimal"), _decimal))
+    _adapt_readers()
     names: dict[str, Any] = {}
     for each in referred.values():
         parse_schema(json.loads(each), names)
@@ -196,6 +194,24 @@ def _avro(text: str, referred: Mapping[str, str]) -> Decode:
         return value["value"]
 
     return decode
+
+
+@cache
+def _adapt_readers() -> None:
+    from fastavro.read import LOGICAL_READERS
+
+    for name, read in LOGICAL_READERS.items():
+        LOGICAL_READERS[name] = partial(_or_as_it_is, read)
+    # The library rounds to the precision of the schema.
+    LOGICAL_READERS.update(dict.fromkeys(("bytes-decimal", "fixed-decimal"), _decimal))
+
+
+def _or_as_it_is(read: Callable[..., Any], given: Any, *schemas: Any) -> Any:
+    """A date or a UUID, for example; what is none must not hide the other fields."""
+    try:
+        return read(given, *schemas)
+    except (ValueError, OverflowError):
+        return given
 
 
 def _decimal(octets: bytes, schema: Any, _: object = None) -> str:
@@ -312,6 +328,7 @@ _WORDS = {
     "JSONDecodeError": "it is no JSON",
     "_WrappedReferencingError": "the schema refers to one that it does not name",
 }
+_TELLING = {"SerializeToJsonError", "TypeError"}  # of Protobuf: they name the field or the type
 _KINDS = {"AVRO": _avro, "JSON": _json, "PROTOBUF": _protobuf}
 
 
@@ -346,8 +363,8 @@ class _Decoder:
             octets = _as_json(decode(body)).encode(errors="replace")
         except Exception as error:
             place, name = getattr(error, "json_path", None), type(error).__name__
-            if kind == "AVRO" and isinstance(error, ValueError | OverflowError):
-                name = str(error)  # of a date or a UUID, for example
+            if (kind == "AVRO" and isinstance(error, ValueError)) or name in _TELLING:
+                name = ascii(str(error)[:_NAME_MAX])[1:-1]
             why = f"at {place}" if place else _WORDS.get(name, name)
             raise _Refused(f"the value does not fit {kind} schema {schema} ({why})") from error
         if len(octets) > _TEXT_BYTES_MAX:

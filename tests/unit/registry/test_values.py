@@ -12,12 +12,14 @@ from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from struct import pack
 from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,6 +143,44 @@ def test_decimals_are_exact_and_have_no_exponent(
     assert shown(values, framed(4, avro(octets, kind))) == text
 
 
+@pytest.mark.parametrize(
+    ("kind", "logical", "given"),
+    [
+        ("long", "timestamp-millis", 2**53),
+        ("long", "local-timestamp-micros", 2**60),
+        ("int", "date", 2_932_897),
+        ("int", "time-millis", 2**30),
+        ("string", "uuid", "order-42"),
+    ],
+)
+def test_what_is_no_date_or_uuid_is_shown_as_it_is(
+    values: RegistryValues, registry: SchemaRegistry, kind: str, logical: str, given: object
+) -> None:
+    """Microseconds as milliseconds, for example. The other fields are not hidden."""
+    fields = [{"name": "a", "type": {"type": kind, "logicalType": logical}}]
+    registry.add(4, {"type": "record", "name": "R", "fields": fields})
+    assert shown(values, framed(4, avro(given, kind))) == {"a": given}
+
+
+def test_a_field_of_protobuf_that_json_cannot_have_has_a_name(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    any_type = ("google/protobuf/any.proto", "google.protobuf.Any")
+    struct = ("google/protobuf/struct.proto", "google.protobuf.Value")
+    time = ("google/protobuf/timestamp.proto", "google.protobuf.Timestamp")
+    registry.add(4, importing(any_type, struct, time), "PROTOBUF")
+    foreign = AnyMessage(type_url="a/shop.\n" + "x" * 999).SerializeToString()
+    for body, named in (
+        (b"\x0a\xf2\7" + foreign, r"type_url: a/shop.\nxx"),
+        (b"\x12\x09\x11" + pack("<d", float("nan")), "serialize f2 field"),
+        (b"\x1a\x09\x08" + b"\xff" * 7 + b"\x7f", "serialize f3 field"),
+    ):
+        why = reason(values, framed(4, b"\0" + body))
+        assert named in why
+        assert why.isprintable()
+        assert len(why) < 300
+
+
 def test_numbers_that_json_does_not_have(values: RegistryValues, registry: SchemaRegistry) -> None:
     schema = {"type": "array", "items": {"type": "map", "values": "double"}}
     registry.add(5, schema)
@@ -197,8 +237,6 @@ def test_a_value_that_does_not_fit_its_json_schema(
 def test_a_value_that_does_not_fit_has_a_reason_in_words(
     values: RegistryValues, registry: SchemaRegistry
 ) -> None:
-    registry.add(6, {"type": "long", "logicalType": "timestamp-millis"})
-    registry.add(7, {"type": "int", "logicalType": "date"})
     registry.add(8, {"$ref": "orders.json"}, "JSON")
     for number, body, why in (
         (1, b"", "it is cut off, or of another schema"),
@@ -208,8 +246,6 @@ def test_a_value_that_does_not_fit_has_a_reason_in_words(
         (8, b"1", "the schema refers to one that it does not name"),
     ):
         assert reason(values, framed(number, body)).endswith(f" ({why})")
-    for number, body in ((6, avro(2**53, "long")), (7, avro(2_932_897, "int"))):
-        assert "Error" not in reason(values, framed(number, body))  # Python has the words
 
 
 @pytest.mark.parametrize("name", [b"x", b"\0\0\0\0\0", b"\1" + bytes(15), b"\2" + bytes(16)])
