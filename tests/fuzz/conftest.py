@@ -17,7 +17,7 @@ test_requests.py          schemas/request/parser schemas/dead_letters schemas/wi
 test_lines_and_bodies.py  ops/file_import/line_records ops/schedules/schedule_record serve/app
                           client/handle ops/relay/outbox_rows
 test_config.py            config/settings config/durations
-test_values_and_tokens.py registry/values registry/decoder serve/access
+test_values_and_tokens.py registry/values registry/decoder registry/formats serve/access
 test_checkpoints.py       checkpoints/state_file checkpoints/progress checkpoints/progress_mirror
                           checkpoints/durable_checkpoint checkpoints/cancel_bounds
                           checkpoints/local_state checkpoints/dlq_replay_position

@@ -21,6 +21,7 @@ from tests.harness.schema_registry import (
 
 from duewheel.config.keys_and_defaults import RegistrySection, ServeSection
 from duewheel.errors import ConfigError
+from duewheel.registry.formats import KINDS
 from duewheel.registry.values import Decoded, RegistryValues
 from duewheel.serve.access import TOKEN_CHARACTERS_MIN, Access
 
@@ -87,7 +88,7 @@ def test_any_schema(
     }
     asked = decoder._Registry(registry.url, None, None)  # noqa: SLF001
     kind, found = decoder._Decoder(asked).schema("orders", str(OTHER))  # noqa: SLF001
-    assert isinstance(found, decoder._Refused) or kind in decoder._KINDS  # noqa: SLF001
+    assert isinstance(found, decoder._Refused) or kind in KINDS  # noqa: SLF001
     if isinstance(found, decoder._Refused):  # noqa: SLF001
         assert str(found).isprintable()
 

@@ -13,36 +13,25 @@ JSON, or an empty line or that of REGISTRY_FAILED, before a reason.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-import re
 import resource
 import signal
 import ssl
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from datetime import date
-from datetime import time as time_of_day
-from decimal import Decimal
-from functools import cache, partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from importlib import import_module
-from io import BytesIO
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
 
 from duewheel import extras
 from duewheel.errors import DuewheelError
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-    from google.protobuf.descriptor_pool import DescriptorPool
+from duewheel.registry.formats import KINDS, NAME_MAX, Decode, as_json, reason
 
 _TEXT_BYTES_MAX = 4 << 20  # of a value as JSON
 _MEMORY_BYTES = 1 << 30  # address space
@@ -50,7 +39,6 @@ _SCHEMA_BYTES_MAX = 1 << 20  # of the registry's answer
 _SCHEMAS_MAX = 500  # that are kept
 _ASK_S = 3.0  # of one answer of the registry, from the connection on
 _REST_S = 10.0  # a registry that has not answered is not asked again for so long
-_NAME_MAX = 200  # characters in a reason
 _REFERENCES_MAX = 100  # of a schema, also of those that it refers to
 _REFERENCES_S = 5.0  # from the first question on: the parent does not wait for ever
 _NO_SCHEMA = b"4040"  # of the registry's own codes; without them there is no such path
@@ -58,29 +46,6 @@ _FORGET_S = 60.0  # a schema that was not found is asked for again after this
 _FAILURES_MAX = 100  # schemas of one topic that are not found within that time
 
 REGISTRY_FAILED = "-"  # in the place of a kind: the reason is the registry's, not the value's
-
-Decode = Callable[[bytes], Any]
-
-# Imports that no registry has. A value may have any type of the former in an Any.
-_STANDARD_FILES = "any api duration empty field_mask struct timestamp type wrappers"
-_LIBRARY_FILE = re.compile(r"(google/(?:protobuf|type)/\w+)\.proto")
-_DECIMAL_FIELDS = (("value", "TYPE_BYTES"), ("precision", "TYPE_UINT32"), ("scale", "TYPE_INT32"))
-_CONFLUENT_FILES: Mapping[str, dict[str, Any]] = {
-    "confluent/meta.proto": {},  # of options alone
-    "confluent/type/decimal.proto": {
-        "package": "confluent.type",
-        "message_type": [
-            {
-                "name": "Decimal",
-                "field": [
-                    {"name": name, "number": number, "type": kind, "label": "LABEL_OPTIONAL"}
-                    for number, (name, kind) in enumerate(_DECIMAL_FIELDS, 1)
-                ],
-            }
-        ],
-        "syntax": "proto3",
-    },
-}
 
 
 class _Refused(DuewheelError):
@@ -172,164 +137,7 @@ def _too_late(*_: object) -> NoReturn:
     raise TimeoutError
 
 
-# ---- schemas ------------------------------------------------------------------------------------
-
-
-def _avro(text: str, referred: Mapping[str, str]) -> Decode:
-    from fastavro import parse_schema, schemaless_reader
-
-    _adapt_readers()
-    names: dict[str, Any] = {}
-    for each in referred.values():
-        parse_schema(json.loads(each), names)
-    # The library forgets these names unless the schema is a record, which adds no byte.
-    fields = [{"name": "value", "type": json.loads(text)}]
-    schema = parse_schema({"type": "record", "name": "_Value", "fields": fields}, names)
-
-    def decode(body: bytes) -> Any:
-        stream = BytesIO(body)
-        value: Any = schemaless_reader(stream, schema, None)
-        if stream.read(1):
-            raise ValueError("the value is longer than its schema says")
-        return value["value"]
-
-    return decode
-
-
-@cache
-def _adapt_readers() -> None:
-    from fastavro.read import LOGICAL_READERS
-
-    for name, read in LOGICAL_READERS.items():
-        LOGICAL_READERS[name] = partial(_or_as_it_is, read)
-    # The library rounds to the precision of the schema.
-    LOGICAL_READERS.update(dict.fromkeys(("bytes-decimal", "fixed-decimal"), _decimal))
-
-
-def _or_as_it_is(read: Callable[..., Any], given: Any, *schemas: Any) -> Any:
-    """A date or a UUID, for example; what is none must not hide the other fields."""
-    try:
-        return read(given, *schemas)
-    except (ValueError, OverflowError):
-        return given
-
-
-def _decimal(octets: bytes, schema: Any, _: object = None) -> str:
-    sign, digits, _ = Decimal(int.from_bytes(octets, signed=True)).as_tuple()
-    return format(Decimal((sign, digits, -schema.get("scale", 0))), "f")
-
-
-def _json(text: str, referred: Mapping[str, str]) -> Decode:
-    from jsonschema.validators import validator_for
-    from referencing import Registry
-    from referencing.jsonschema import specification_with
-
-    schema = json.loads(text)
-    kind = validator_for(schema)
-    kind.check_schema(schema)
-
-    @cache
-    def referred_to(uri: str) -> Any:
-        for name, each in referred.items():
-            if uri == name or uri.endswith(f"/{name}"):  # `$id` of the schema may be before it
-                specification = specification_with(kind.META_SCHEMA["$schema"])
-                return specification.create_resource(json.loads(each))
-        raise LookupError
-
-    registry: Any = Registry
-    # By default it would fetch what `$ref` names.
-    validator = kind(schema, registry=registry(retrieve=referred_to))
-
-    def decode(body: bytes) -> Any:
-        value = json.loads(body)
-        validator.validate(value)
-        return value
-
-    return decode
-
-
-def _protobuf(text: str, referred: Mapping[str, str]) -> Decode:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-    from google.protobuf.descriptor_pool import DescriptorPool
-    from google.protobuf.json_format import MessageToDict
-    from google.protobuf.message_factory import GetMessageClass
-
-    file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
-    pool = DescriptorPool()
-    _import(pool, [f"google/protobuf/{name}.proto" for name in _STANDARD_FILES.split()], {})
-    _import(pool, file.dependency, referred)
-    pool.AddSerializedFile(file.SerializeToString())
-
-    def decode(body: bytes) -> Any:
-        stream = BytesIO(body)
-        types, names = file.message_type, [file.package] if file.package else []
-        for place in [_zigzag(stream) for _ in range(_zigzag(stream))] or [0]:
-            names.append(types[place].name)
-            types = types[place].nested_type
-        message = GetMessageClass(pool.FindMessageTypeByName(".".join(names)))
-        return MessageToDict(
-            message.FromString(stream.read()),
-            always_print_fields_with_no_presence=True,
-            preserving_proto_field_name=True,
-            descriptor_pool=pool,
-        )
-
-    return decode
-
-
-def _import(pool: DescriptorPool, names: Iterable[str], referred: Mapping[str, str]) -> None:
-    """Adds files to the pool, each after those that it imports itself."""
-    for name in names:
-        try:
-            pool.FindFileByName(name)
-        except KeyError:
-            file = _imported(name, referred)
-            _import(pool, file.dependency, referred)
-            pool.AddSerializedFile(file.SerializeToString())
-
-
-def _imported(name: str, referred: Mapping[str, str]) -> FileDescriptorProto:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-
-    if name in referred:
-        file = FileDescriptorProto.FromString(base64.b64decode(referred[name], validate=True))
-        file.name = name
-        return file
-    if name in _CONFLUENT_FILES:
-        return FileDescriptorProto(name=name, **_CONFLUENT_FILES[name])
-    try:
-        if found := _LIBRARY_FILE.fullmatch(name):
-            module = import_module(f"{found[1].replace('/', '.')}_pb2")
-            return FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
-    except ModuleNotFoundError:
-        pass
-    raise _Refused(f"the schema imports {name[:_NAME_MAX]!r}, which is not available")
-
-
-def _zigzag(stream: BytesIO) -> int:
-    """A varint of Protobuf's place, in which no number is negative."""
-    number = shift = 0
-    more = True
-    while more:
-        (octet,) = stream.read(1)
-        number |= (octet & 0x7F) << shift
-        shift, more = shift + 7, octet > 0x7F
-        if shift > 21:
-            raise ValueError("no place of a message")
-    if number & 1:
-        raise ValueError("no place of a message")
-    return number >> 1
-
-
-# Of errors of the libraries: others say nothing that a user of the registry knows.
-_WORDS = {
-    "EOFError": "it is cut off, or of another schema",
-    "IndexError": "it is cut off, or of another schema",
-    "JSONDecodeError": "it is no JSON",
-    "_WrappedReferencingError": "the schema refers to one that it does not name",
-}
-_TELLING = {"SerializeToJsonError", "TypeError"}  # of Protobuf: they name the field or the type
-_KINDS = {"AVRO": _avro, "JSON": _json, "PROTOBUF": _protobuf}
+# ---- values -------------------------------------------------------------------------------------
 
 
 class _Decoder:
@@ -360,12 +168,9 @@ class _Decoder:
             _Refused: it is not decoded.
         """
         try:
-            octets = _as_json(decode(body)).encode(errors="replace")
+            octets = as_json(decode(body)).encode(errors="replace")
         except Exception as error:
-            place, name = getattr(error, "json_path", None), type(error).__name__
-            if (kind == "AVRO" and isinstance(error, ValueError)) or name in _TELLING:
-                name = ascii(str(error)[:_NAME_MAX])[1:-1]
-            why = f"at {place}" if place else _WORDS.get(name, name)
+            why = reason(kind, error)
             raise _Refused(f"the value does not fit {kind} schema {schema} ({why})") from error
         if len(octets) > _TEXT_BYTES_MAX:
             raise _Refused(f"decoded, it has more than {_TEXT_BYTES_MAX >> 20} MiB")
@@ -380,6 +185,8 @@ class _Decoder:
             why = refused
         except ModuleNotFoundError as error:
             why = _Refused(extras.remedy(error) or f"{error.name} is not installed")
+        except ImportError as error:
+            why = _Refused(str(error))
         except Exception as error:  # noqa: BLE001 - likewise
             why = _Refused(f"schema {schema} cannot be used ({type(error).__name__})")
         return time.monotonic() + _FORGET_S, "", why
@@ -389,17 +196,17 @@ class _Decoder:
         path = f"/schemas/{'ids' if schema.isdecimal() else 'guids'}/{schema}"
         found = self._registry.ask(topic, f"schema {schema}", path)
         kind = found.get("schemaType", "AVRO")
-        if kind not in _KINDS:
+        if kind not in KINDS:
             raise _Refused(f"schema {schema} is neither Avro nor JSON Schema nor Protobuf")
         referred = self._referred(topic, schema, found, began_s + _REFERENCES_S)
         try:
-            return kind, _KINDS[kind](found["schema"], referred)
+            return kind, KINDS[kind](found["schema"], referred)
         except ValueError:
             if kind != "PROTOBUF":
                 raise
         # It was registered as source text: only the registry can compile that.
         found = self._registry.ask(topic, f"schema {schema}", f"{path}?format=serialized")
-        return kind, _protobuf(found["schema"], referred)
+        return kind, KINDS[kind](found["schema"], referred)
 
     def _referred(
         self, topic: str, schema: str, found: Mapping[str, Any], until_s: float
@@ -422,7 +229,7 @@ class _Decoder:
                     why = f"the registry takes too long for all that schema {schema} refers to"
                     raise _Refused(why, by_registry=True)
                 path = f"/subjects/{quote(subject, safe='')}/versions/{version}{query}"
-                what = f"version {version} of {subject[:_NAME_MAX]!r}"
+                what = f"version {version} of {subject[:NAME_MAX]!r}"
                 other = self._registry.ask(topic, what, path)
                 texts[name] = other["schema"]  # before it is followed: it may refer to itself
                 follow(other)
@@ -430,29 +237,6 @@ class _Decoder:
 
         follow(found)
         return texts
-
-
-def _as_json(value: Any) -> str:
-    try:
-        return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # NaN and infinity are no JSON
-        return json.dumps(_with_texts(value), default=_plain, ensure_ascii=False)
-
-
-def _with_texts(value: Any) -> Any:
-    """The value with texts in the place of numbers that JSON does not have."""
-    if isinstance(value, dict):
-        return {name: _with_texts(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_with_texts(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _plain(value: object) -> str:
-    """What JSON has no type for, as text."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return value.isoformat() if isinstance(value, date | time_of_day) else str(value)
 
 
 def main() -> None:
