@@ -29,21 +29,26 @@ NAME_MAX = 200  # characters in a reason
 # Imports that no registry has. A value may have any type of the first in an Any.
 _STANDARD_FILES = "any api duration empty field_mask struct timestamp type wrappers"
 _LIBRARY_FILE = re.compile(r"(google/(?:protobuf|type)/\w+)\.proto")
-_DECIMAL_FIELDS = (("value", "TYPE_BYTES"), ("precision", "TYPE_UINT32"), ("scale", "TYPE_INT32"))
+
+
+def _file_of(message: str, **kinds: str) -> dict[str, Any]:
+    fields = [
+        {"name": name, "number": number, "type": f"TYPE_{kind}", "label": "LABEL_OPTIONAL"}
+        for number, (name, kind) in enumerate(kinds.items(), 1)
+    ]
+    messages = [{"name": message, "field": fields}]
+    return {"package": "confluent.type", "message_type": messages, "syntax": "proto3"}
+
+
 _CONFLUENT_FILES: Mapping[str, dict[str, Any]] = {
     "confluent/meta.proto": {},  # of options alone
-    "confluent/type/decimal.proto": {
-        "package": "confluent.type",
-        "message_type": [
-            {
-                "name": "Decimal",
-                "field": [
-                    {"name": name, "number": number, "type": kind, "label": "LABEL_OPTIONAL"}
-                    for number, (name, kind) in enumerate(_DECIMAL_FIELDS, 1)
-                ],
-            }
-        ],
-        "syntax": "proto3",
+    "confluent/type/decimal.proto": _file_of(
+        "Decimal", value="BYTES", precision="UINT32", scale="INT32"
+    ),
+    "confluent/type/variant.proto": _file_of("Variant", metadata="BYTES", value="BYTES"),
+    "confluent/types/decimal.proto": {  # the former name
+        "dependency": ["confluent/type/decimal.proto"],
+        "public_dependency": [0],
     },
 }
 

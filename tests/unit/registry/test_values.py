@@ -202,11 +202,14 @@ def test_imports_that_no_registry_has(values: RegistryValues, registry: SchemaRe
     money = ("google/type/money.proto", "google.type.Money")
     price = ("google/type/localized_text.proto", "google.type.LocalizedText")
     decimal = ("confluent/type/decimal.proto", "confluent.type.Decimal")
-    registry.add(4, importing(money, price, decimal), "PROTOBUF")
-    body = b"\0" + b"\x0a\2\x10\7" + b"\x1a\6\x0a\2\1\2\x18\2"
+    variant = ("confluent/type/variant.proto", "confluent.type.Variant")
+    former = ("confluent/types/decimal.proto", "confluent.type.Decimal")
+    registry.add(4, importing(money, price, decimal, variant, former), "PROTOBUF")
+    body = b"\0" + b"\x0a\2\x10\7" + b"\x1a\6\x0a\2\1\2\x18\2" + b"\x22\0"
     assert shown(values, framed(4, body)) == {
         "f1": {"currency_code": "", "units": "7", "nanos": 0},
         "f3": {"value": "AQI=", "precision": 0, "scale": 2},
+        "f4": {"metadata": "", "value": ""},
     }
     of_options = FileDescriptorProto(name="own.proto", dependency=["confluent/meta.proto"])
     field = of_options.message_type.add(name="Own").field.add(name="n", number=1, label=1, type=5)
