@@ -16,6 +16,8 @@ from typing import Any
 import fastavro
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
+from duewheel.registry.values import RegistryValues
+
 ORDER_AVRO = {
     "type": "record",
     "name": "Order",
@@ -126,3 +128,18 @@ def orders_descriptor() -> str:
     line = order.nested_type.add(name="Line")
     line.field.add(name="text", number=1, type=kinds.TYPE_STRING, label=1)
     return base64.b64encode(file.SerializeToString()).decode()
+
+
+def shown(values: RegistryValues, value: bytes, *headers: tuple[str, bytes | None]) -> Any:
+    """What a value is decoded to."""
+    found = values.decoded("orders", headers, value)
+    assert found is not None and found.decoded is not None, found
+    return json.loads(found.decoded)
+
+
+def reason(values: RegistryValues, value: bytes, *headers: tuple[str, bytes | None]) -> str:
+    """Why a value is not decoded."""
+    found = values.decoded("orders", headers, value)
+    assert found is not None and found.not_decoded is not None, found
+    assert found.decoded is found.decoded_by is None
+    return found.not_decoded

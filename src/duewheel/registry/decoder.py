@@ -209,16 +209,16 @@ class _Decoder:
         return kind, KINDS[kind](found["schema"], referred)
 
     def _referred(
-        self, topic: str, schema: str, found: Mapping[str, Any], until_s: float
+        self, topic: str, schema: str, description: Mapping[str, Any], until_s: float
     ) -> dict[str, str]:
         """The schemas that one refers to, by name, each after those that it refers to itself."""
         texts: dict[str, str] = {}
         query = "?deleted=true"  # none that is referred to has gone
-        if found.get("schemaType") == "PROTOBUF":
+        if description.get("schemaType") == "PROTOBUF":
             query += "&format=serialized"
 
-        def follow(found: Mapping[str, Any]) -> None:
-            for each in found.get("references") or ():
+        def follow(description: Mapping[str, Any]) -> None:
+            for each in description.get("references") or ():
                 name, subject, version = each["name"], each["subject"], int(each["version"])
                 if name in texts:
                     continue
@@ -235,7 +235,7 @@ class _Decoder:
                 follow(other)
                 texts[name] = texts.pop(name)
 
-        follow(found)
+        follow(description)
         return texts
 
 

@@ -206,7 +206,7 @@ _WORDS = {
     "JSONDecodeError": "it is no JSON",
     "_WrappedReferencingError": "the schema refers to one that it does not name",
 }
-_TELLING = {"SerializeToJsonError", "TypeError"}  # of Protobuf: they name the field or the type
+_NAMING = {"SerializeToJsonError", "TypeError"}  # of Protobuf: they name the field or the type
 KINDS = {"AVRO": _avro, "JSON": _json, "PROTOBUF": _protobuf}
 
 
@@ -215,7 +215,7 @@ def reason(kind: str, error: Exception) -> str:
     if place := getattr(error, "json_path", None):
         return f"at {place}"
     name = type(error).__name__
-    if (kind == "AVRO" and isinstance(error, ValueError)) or name in _TELLING:
+    if (kind == "AVRO" and isinstance(error, ValueError)) or name in _NAMING:
         name = ascii(str(error)[:NAME_MAX])[1:-1]
     return _WORDS.get(name, name)
 
