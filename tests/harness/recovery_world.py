@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS, STARTS, LocalWorld
@@ -14,6 +15,7 @@ from tests.harness.timer_rows import TIMER_TOPIC, TimerRow
 
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.checkpoints.local_state import RecoveryRecord
+from duewheel.config.settings import Settings, load
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.slots import TimelineKind, WheelConfig
@@ -110,6 +112,24 @@ class RecoveryWorld(LocalWorld):
         assert everything - counted.keys() == set()
         assert check(self.path, self.wheel).findings == []
         self.kill()
+
+
+def settings_of_files(world: RecoveryWorld) -> Settings:
+    """With which its files are served."""
+    timer: dict[str, Any] = {"topics": TIMER_TOPIC, "targets": "*", "slots": 4096, "margin": "0s"}
+    timer |= {"precision_ms": PRECISION_MS, "roll_window": "40s"}
+    return load(None, {"timer": timer, "storage": {"data_dir": world.path}})
+
+
+def rereading(world: RecoveryWorld, timers: int) -> None:
+    """It had so many timers of each partition pending, lost its disk, and has yet to read them."""
+    for partition in range(PARTITIONS):
+        world.write(partition, *range(100, 100 + timers))
+    world.ingest()
+    world.at_slot(3)
+    world.kill()
+    shutil.rmtree(world.path)
+    world.start(take_over=True)
 
 
 def half_delivered(world: RecoveryWorld) -> None:

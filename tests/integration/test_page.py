@@ -19,6 +19,7 @@ from tests.harness.opened_page import (
     open_page,
     rows,
 )
+from tests.harness.recovery_world import RecoveryWorld, rereading, settings_of_files
 from tests.harness.served import (
     CHANGING,
     COUNT,
@@ -352,6 +353,24 @@ def test_matching_timers_are_counted_before_they_are_cancelled(
         assert {name for name, _, _ in producer.calls} == {"cancel"}
         assert all("401" in line for line in page.console())
         page.driver.get("about:blank")
+
+
+def test_a_list_during_a_recovery_is_a_part(
+    page: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = RecoveryWorld(tmp_path, monkeypatch)
+    rereading(world, 3)
+    with listening(app_of(settings_of_files(world))) as address:
+        for search, found in (("", "matches so far."), ("&all=1", "matches in 1 shards so far.")):
+            page.driver.get(f"{address}#pending?id=timers-0@1{search}")
+            page.wait_text("#view-pending .list", f"No pending timer {found}")
+            page.wait_text("#view-pending", "Shard 0 still reads its timer topics again")
+        world.ingest()
+        click(page, "Refresh")
+        page.wait(lambda: rows(page) == 1, "the timer")
+        assert "still" not in page.run("return document.querySelector('#view-pending').innerText")
+        page.driver.get("about:blank")
+    world.kill()
 
 
 def test_what_a_producer_wrote_is_text(page: Browser, tmp_path: Path) -> None:

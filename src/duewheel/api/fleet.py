@@ -66,3 +66,7 @@ class FleetTimers(Result):
     timers: list[TimerOfShard]
     more: bool = Field(description="the search has not seen all: others may match")
     absent: list[AbsentShard] = Field(description="shards whose timers are not searched")
+    recovering: list[int] = Field(
+        description="shards that still read their timer topics again: timers of theirs may be "
+        "missing"
+    )

@@ -36,6 +36,9 @@ class OfShard(Result):
 
     shard: int = Field(description="the shard that this is of")
     shards: int = Field(description="the number of shards (shard.count)")
+    recovering: bool = Field(
+        description="the shard still reads its timer topics again: pending timers may be missing"
+    )
 
 
 class TimerList(OfShard):

@@ -16,6 +16,7 @@ from duewheel.cli.replies import (
     ReplyWait,
     end_of_wait,
     say_if_missing,
+    say_if_recovering,
     say_what_keep_does,
     show_answer,
     with_wait,
@@ -101,6 +102,7 @@ def cancel_matching(
     """
     from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
 
+    say_if_recovering(writer.settings)
     try:
         matching = find_matching(writer.settings, wanted, at_most=at_most)
     except Conflict as error:

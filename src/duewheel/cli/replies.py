@@ -137,6 +137,18 @@ def say_if_missing(settings: Settings, target: str) -> None:
         )
 
 
+def say_if_recovering(settings: Settings) -> None:
+    """Prints that pending timers may be missing in the files; called before these are read."""
+    from duewheel.ops.files import is_recovering, open_state
+
+    with open_state(settings) as state:
+        if is_recovering(state):
+            say(
+                "the shard recovers, and still reads its timer topics again: pending timers may "
+                "be missing here (see `duewheel status`)"
+            )
+
+
 def why_late(settings: Settings) -> str:
     """Returns the reasons of the shard on this host, if there are any: the end of a sentence."""
     from duewheel.ops.shard.local_readiness import why_no_reply

@@ -13,6 +13,7 @@ from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import one_of, with_result
 from duewheel.cli.output import Printer, labelled, rest_of, say
 from duewheel.cli.pages import show_page, with_page
+from duewheel.cli.replies import say_if_recovering
 from duewheel.cli.request_options import OF_PENDING_TIMERS, with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.instants import utc_text
@@ -39,7 +40,7 @@ def list_timers(
     from duewheel.ops.timers import pending
 
     now_ms = SystemClock().now_ms()
-
+    say_if_recovering(settings)
     show_page(
         lambda most: pending.list_timers(settings, wanted, most, page),
         TimerSummary,
@@ -78,6 +79,7 @@ def show_timers(
         raise ConfigError("give either --handle or --id")
     if handle is not None and wanted.key is not None:
         raise ConfigError("--key goes with --id: a handle names one timer")
+    say_if_recovering(settings)
     if handle is not None:
         timer = pending.by_handle(settings, handle, body=body)
         rows = [] if timer is None else [timer]
@@ -119,6 +121,7 @@ def stats(settings: Settings, by: str | None, output: Printer) -> None:
     from duewheel.cli.status_text import WITH_CANCELLED
     from duewheel.ops.timers import pending_stats
 
+    say_if_recovering(settings)
     if by == "level":
         output.rows(pending_stats.levels(settings))
         return

@@ -424,11 +424,6 @@ class ShardSection(Section):
     has written nothing for this long by the brokers' clock. A live owner writes its progress every
     2 s."""
 
-    @property
-    def place(self) -> dict[str, int]:
-        """The fields of a result that name the shard (`OfShard` in api/timers.py)."""
-        return {"shard": self.index, "shards": self.count}
-
 
 class AuditSection(Section):
     """[audit]: the size of an audit, its thresholds, and how many remain."""

@@ -8,6 +8,7 @@ import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 from duewheel.api.files import CheckedFiles, FileFinding
 from duewheel.checkpoints.fs import READING_FS, FileSystem
@@ -21,6 +22,7 @@ from duewheel.errors import (
     RecoveryPending,
     Unreadable,
 )
+from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.wheel.storage import full_check
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.findings import FINDINGS_MAX
@@ -55,6 +57,20 @@ def open_state(settings: Settings, fs: FileSystem = READING_FS) -> State:
     """
     with _existing(settings):
         return State.open(settings.storage.data_dir, fs)
+
+
+def is_recovering(state: State) -> bool:
+    """Returns whether a recovery is under way: pending timers may be missing in the files."""
+    return ShardFacts(state, now_ms=0).is_recovering  # a fact without an age
+
+
+def place_of(settings: Settings, directory: DataDirectory) -> dict[str, Any]:
+    """Returns the fields of `OfShard` (api/timers.py). Taken before the timers: a recovery that
+    ends meanwhile has not read all of them.
+    """
+    shard = settings.shard
+    recovering = is_recovering(directory.state)
+    return {"shard": shard.index, "shards": shard.count, "recovering": recovering}
 
 
 def polled(is_so: Callable[[], bool], within_s: float) -> bool:

@@ -58,6 +58,7 @@ async def of_all_shards(
         timers=timers[: wanted.limit],
         more=len(timers) > wanted.limit or any(page.next is not None for page in pages),
         absent=[each for each in answers if isinstance(each, AbsentShard)],
+        recovering=sorted(page.shard for page in pages if page.recovering),
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from duewheel.api.timers import LevelCount, PendingStats, StatsOfShard
 from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
-from duewheel.ops.files import open_files
+from duewheel.ops.files import open_files, place_of
 from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers
@@ -18,13 +19,14 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 def stats(settings: Settings, clock: Clock) -> StatsOfShard:
     """Counts pending timers by topic, by level, and by the seconds until they leave."""
     with open_files(settings) as directory:
+        place = place_of(settings, directory)
         found = pending_breakdown(directory, PendingTimers(directory), clock.now_ms())
-    return stats_of(settings, found)
+    return stats_of(place, found)
 
 
-def stats_of(settings: Settings, counts: PendingStats) -> StatsOfShard:
-    """Adds the name of the shard to its counts."""
-    return StatsOfShard.model_validate({**settings.shard.place, **dict(counts)})
+def stats_of(place: Mapping[str, Any], counts: PendingStats) -> StatsOfShard:
+    """Adds the fields of `place_of` to counts of the shard."""
+    return StatsOfShard.model_validate({**place, **dict(counts)})
 
 
 def levels(settings: Settings) -> Iterator[LevelCount]:

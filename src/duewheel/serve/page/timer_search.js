@@ -21,7 +21,8 @@ export class TimerSearch {
    * @param {boolean} isQuiet whether the page searches by itself: it asks for no token then
    */
   constructor(filter, due, wheel, isQuiet) {
-    Object.assign(this, { filter, due, isQuiet, page: null, scanned: 0, shard: 0, shards: 1 });
+    Object.assign(this, { filter, due, isQuiet, page: null, scanned: 0 });
+    Object.assign(this, { shard: 0, shards: 1, unread: [] });
     this.leaving = leavingIn(filter, due, wheel.precisionMs);
     this.passes = due !== null && wheel.rolls > 0 ? ["leaving", "rolled"] : ["leaving"];
   }
@@ -41,7 +42,8 @@ export class TimerSearch {
 
   get says() {
     const scan = ` ${count(this.scanned)} were looked through; timers beyond the roll window are listed by a scan.`;
-    return (this.where && ` Only those${this.where}.`) + (this.#isScanning ? scan : "");
+    const only = this.where && ` Only those${this.where}.`;
+    return only + unreadIn(this.unread) + (this.#isScanning ? scan : "");
   }
 
   /** Where the timers are, for sentences. */
@@ -56,7 +58,8 @@ export class TimerSearch {
       const isScan = this.#isScanning;
       const wanted = isScan ? { ...this.filter, to: this.due.from } : this.leaving;
       const part = await timers(wanted, isScan ? SCANNED : SHOWN, this.page, this.isQuiet);
-      Object.assign(this, { shard: part.shard, shards: part.shards });
+      const { shard, shards, recovering } = part;
+      Object.assign(this, { shard, shards, unread: recovering ? [shard] : this.unread });
       this.scanned += part.timers.length;
       found.push(...part.timers.filter((timer) => this.#isDue(timer, isScan)));
       this.page = part.next;
@@ -88,7 +91,7 @@ export class FleetSearch {
     const others = more ? " Others may match: narrow the search." : "";
     const rolls = this.due ? " A timer that rolls is found by when it leaves the wheel." : "";
     const away = absent.map(({ shard, reason }) => ` Shard ${shard} is not searched: ${reason}.`);
-    return others + rolls + away.join("");
+    return others + rolls + away.join("") + unreadIn(this.unread);
   }
 
   get where() {
@@ -98,8 +101,15 @@ export class FleetSearch {
 
   async more() {
     this.found = await fleetTimers(this.wanted, SHOWN, this.isQuiet);
+    this.unread = this.found.recovering;
     return this.found.timers;
   }
+}
+
+/** A sentence about each shard that recovers. */
+function unreadIn(shards) {
+  const text = "still reads its timer topics again: others may be pending";
+  return shards.map((shard) => ` Shard ${shard} ${text}.`).join("");
 }
 
 /**

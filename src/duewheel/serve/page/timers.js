@@ -52,10 +52,11 @@ export class Timers {
   }
 
   #empty() {
-    const { where, shards } = this.view.search;
+    const { where, shards, unread } = this.view.search;
+    const place = where + (unread.length ? " so far" : "");
     const text = this.#isFiltered
-      ? `No pending timer matches${where}. A timer that was written a moment ago is listed once ingest has taken it. `
-      : `No timer is pending${where}. `;
+      ? `No pending timer matches${place}. A timer that was written a moment ago is listed once ingest has taken it. `
+      : `No timer is pending${place}. `;
     return shards > 1 ? [text, button("Search in all shards", () => change({ all: 1 }))] : text;
   }
 
@@ -149,7 +150,7 @@ async function cancelled(filter, matched) {
   return `${counted(written, "cancel is", "cancels are")} written. ${said}`;
 }
 
-function questionOf({ matched, sample, shard, shards }, mayRoll) {
+function questionOf({ matched, sample, shard, shards, recovering }, mayRoll) {
   const shown = sample.slice(0, 5);
   const lines = shown.map((timer) => `${dueOf(timer, instant)}: ${timer.topic}, id ${timer.id}`);
   if (matched > shown.length) {
@@ -166,6 +167,7 @@ function questionOf({ matched, sample, shard, shards }, mayRoll) {
       ...(shards > 1
         ? [`They are in shard ${shard} of ${shards}: timers in the other shards stay.`]
         : []),
+      ...(recovering ? ["The shard still reads its timer topics again: others may match."] : []),
       ...(mayRoll ? [rolls] : []),
     ],
     action: `Cancel ${counted(matched, "timer")}`,
