@@ -28,6 +28,7 @@ from tests.harness.served import (
     fill,
     settings_of,
     shard_of,
+    without_progress,
 )
 from tests.harness.timer_rows import P0, P1, TimerRow
 
@@ -45,6 +46,11 @@ from duewheel.serve.access import Caller
 from duewheel.testing import ManualClock
 
 SIZES = [(360, 740), (800, 900), (1400, 900)]
+
+
+@pytest.fixture(autouse=True)
+def progress_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_progress(monkeypatch)
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def _member(url: str | None, read: Callable[[], FleetShard]) -> FleetMember:
 
 
 def _own_shard(settings: Settings, clock: Clock, assignment: AssignmentWatch) -> FleetShard:
-    assignment.require()
+    assignment.require_after_read()
     status = read_status(settings, clock)
     return FleetShard(
         shard=status.shard,

@@ -158,8 +158,6 @@ class Lane(Generic[S]):
             Reassigned: their partitions are other shards'.
             RecoveryPending: they may be cut at any moment.
         """
-        if self.files is not None:
-            self.files.require()
         made = partial(call, self.first, *args, **named)
         waiting = self.limiter.statistics().tasks_waiting
         if waiting >= self.waiting_max:
@@ -167,7 +165,7 @@ class Lane(Generic[S]):
         async with self.limiter:
             if self.stop.is_set():
                 raise Stopping("the server stops: nothing was written")
-            checked = _checked(self.settings, made) if self.files is not None else made
+            checked = made if self.files is None else _checked(self.settings, self.files, made)
             result = asyncio.wrap_future(beside("call", checked))
             stop = asyncio.ensure_future(self.stop.wait())
             either: set[asyncio.Future[Any]] = {result, stop}
@@ -184,8 +182,9 @@ class Lane(Generic[S]):
             raise Stopping("the server stops: send the request again")
 
 
-def _checked(settings: Settings, call: Callable[[], T]) -> Callable[[], T]:
+def _checked(settings: Settings, files: AssignmentWatch, call: Callable[[], T]) -> Callable[[], T]:
     def checked() -> T:
+        files.require_after_read()
         before = files_identity(settings)
         try:
             return call()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -44,9 +46,11 @@ class NewestProgress:
 
     progress: Progress | None
     reads: int = 0
+    may_answer: Event = field(default_factory=Event)
 
     def newest(self) -> Seen:
         self.reads += 1
+        self.may_answer.wait()
         if self.progress is None:
             raise KafkaUnavailable("no broker answers")
         return Seen(self.progress, NOW_MS)
@@ -69,6 +73,7 @@ def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NewestProgress:
         mirror = state.mirror()
     assert mirror is not None
     kafka = NewestProgress(mirror.progress)
+    kafka.may_answer.set()
     monkeypatch.setattr(factory, "progress_reader", lambda *_: kafka)
     monkeypatch.setattr(assignment, "_INTERVAL_S", 0.01)
     return kafka
@@ -116,6 +121,33 @@ def test_files_of_an_earlier_assignment_are_not_served(
     assert client.get("/v1/stats").json()["code"] == "resharded", "Kafka's silence changes nothing"
     kafka.becomes(before)
     assert [response.status_code for response in of_files(client)] == [200] * 6
+
+
+def test_no_file_is_served_before_its_assignment_is_known(
+    tmp_path: Path, kafka: NewestProgress
+) -> None:
+    assert kafka.progress is not None
+    kafka.progress = taken_by_others(kafka.progress)
+    kafka.may_answer.clear()
+    with served(settings_of(tmp_path)) as client, ThreadPoolExecutor() as pool:
+        wait_until(lambda: kafka.reads == 1, "Kafka is asked")
+        paths = ("timers", "stats", "fleet")
+        asked = [pool.submit(client.get, f"/v1/{path}") for path in paths]
+        assert client.get("/livez").status_code == 200
+        kafka.may_answer.set()
+        *lists, fleet = [each.result() for each in asked]
+    assert {each.json()["code"] for each in lists} == {"resharded"}
+    assert fleet.json()["absent"] == [0]
+
+
+def test_files_are_served_if_kafka_is_silent_from_the_start(
+    tmp_path: Path, kafka: NewestProgress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment, "_FIRST_S", 0.01)
+    kafka.may_answer.clear()
+    with served(settings_of(tmp_path)) as client:
+        assert client.get("/v1/timers").status_code == 200
+        kafka.may_answer.set()
 
 
 def test_a_removed_shard_has_one_reason_and_no_metric_of_its_files(

@@ -2,13 +2,15 @@
 
 After `duewheel reshard` the files of a removed shard, and those of any shard until its next start,
 have timers that are other shards' by now. The progress in Kafka shows that. A thread reads it, so
-that no read of files waits for Kafka; while Kafka does not answer, the last read counts.
+that no read of files waits for Kafka but those before its first answer, _FIRST_S at most; while
+Kafka does not answer, the last read counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from threading import Event
 
 import structlog
 
@@ -22,6 +24,7 @@ from duewheel.threads import Worker
 
 _INTERVAL_S = 2.0
 _AGAIN_S = 10.0
+_FIRST_S = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +43,7 @@ class AssignmentWatch:
         """Nothing runs before `start`."""
         self._settings = settings
         self._reason = ""
+        self._was_read = Event()  # or the wait for it is over
         self.removed: Mapping[str, str] = {}
 
     def start(self) -> None:
@@ -60,12 +64,18 @@ class AssignmentWatch:
         if self._reason:
             raise Reassigned(self._reason)
 
+    def require_after_read(self) -> None:
+        """As `require`, after the first read: the `run` that replaces files may be yet to come."""
+        if not self._was_read.wait(_FIRST_S):
+            self._was_read.set()
+        self.require()
+
     def _run(self) -> None:
         ending, error_before = self._thread.ending, ""
         with closing(
             factory.progress_reader(self._settings, factory.StoppableClock(ending))
         ) as reader:
-            while not ending.wait(_INTERVAL_S):
+            while not ending.is_set():
                 try:
                     seen = reader.newest()
                     self._note(None if seen is None else seen.progress)
@@ -74,6 +84,8 @@ class AssignmentWatch:
                     if str(error) != error_before and not ending.is_set():
                         error_before = str(error)
                         log.warning("the shard's progress cannot be read", reason=error_before)
+                self._was_read.set()
+                ending.wait(_INTERVAL_S)
 
     def _note(self, progress: Progress | None) -> None:
         reason = "" if progress is None else _outdated(self._settings, progress)
