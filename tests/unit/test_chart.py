@@ -89,6 +89,9 @@ def test_the_schema_has_the_values_and_no_others() -> None:
         {"storage": {**VALUES["storage"], "size": "20"}},
         {"storage": {**VALUES["storage"], "size": "0Gi"}},
         {"storage": {**VALUES["storage"], "size": "00.0Gi"}},
+        {"storage": {**VALUES["storage"], "size": "100Mi"}},  # less than storage.min_free
+        {"storage": {**VALUES["storage"], "size": "0256.0Mi"}},
+        {"storage": {**VALUES["storage"], "size": "0.25Gi"}},
         {"terminationGracePeriodSeconds": int(supervisor.STOP_S)},
         {"image": {**VALUES["image"], "tag": "bad tag"}},
         {"image": {**VALUES["image"], "tag": "-1"}},
@@ -116,6 +119,10 @@ def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
     [
         {"image": {**VALUES["image"], "digest": "sha256:" + 64 * "0"}},
         {"storage": {**VALUES["storage"], "size": "0.5Ti"}},
+        {"storage": {**VALUES["storage"], "size": "0.5G"}},
+        {"storage": {**VALUES["storage"], "size": "512Mi"}},
+        {"storage": {**VALUES["storage"], "size": "1500M"}},
+        {"storage": {**VALUES["storage"], "size": "1.25Gi"}},
         {"terminationGracePeriodSeconds": int(supervisor.STOP_S) + 2},
         {"image": {**VALUES["image"], "tag": "0.1.0-rc.1_a"}},
         {"podDisruptionBudget": {"enabled": True, "maxUnavailable": "50%"}},
