@@ -146,7 +146,9 @@ async function askOnce(reason) {
       reason,
       "The page keeps it in memory only: a reload, or Forget the token, forgets it. It is sent to this API and nowhere else.",
     ],
-    fields: [field("Token", token, "the content of serve.token_file")],
+    fields: [
+      field("Token", token, "one of serve.token_file; for reads also of serve.read_token_file"),
+    ],
     check: () => (token.value.trim() ? null : "Give a token."),
     action: "Use the token",
     decline: "Go on without",
