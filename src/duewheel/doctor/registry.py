@@ -20,8 +20,8 @@ def examine(settings: Settings) -> Findings:
     if found is None:
         return
     check = Check("registry", "schema registry")
-    if found.registry_failed:
+    if "has no schema" in str(found.not_decoded):
+        yield check.ok(f"{settings.registry.url} answers")
+    else:
         remedy = "check registry.url and its login: until then values are shown undecoded"
         yield check.warning(str(found.not_decoded), remedy)
-    else:
-        yield check.ok(f"{settings.registry.url} answers")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.harness.config_file import small_settings
 from tests.harness.schema_registry import orders_registry
 
@@ -12,6 +15,7 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.config.keys_and_defaults import RegistrySection
 from duewheel.config.settings import Settings
 from duewheel.doctor import registry
+from duewheel.registry import values
 from duewheel.registry.values import registry_values
 
 
@@ -43,3 +47,14 @@ def test_a_registry_that_gives_schemas_or_none(tmp_path: Path) -> None:
         (found,) = examined(settings, url=server.url, user="ann", password_file=missing)
         assert found.severity == "warning"
         assert f"{missing} cannot be read" in found.found
+
+
+def test_a_registry_that_was_not_waited_for_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a name is looked up, which the child cannot interrupt."""
+    monkeypatch.setattr(values, "ANSWER_S", 0.2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        (found,) = examined(small_settings(tmp_path), url=url)
+    assert found.severity == "warning"
