@@ -23,6 +23,7 @@ Offered = Mapping[int, tuple[int, int]]  # lowest and highest version by the API
 
 OLDEST_KAFKA = ".".join(map(str, OLDEST_BROKER))  # an older one does not offer all of NEEDED
 _KAFKA_REMEDY = f"Kafka {OLDEST_KAFKA} or newer offers it: upgrade the brokers, or ask their vendor"
+_TOO_NEW_REMEDY = "the brokers are too new for this version: upgrade duewheel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,9 @@ def check_apis(offers: Mapping[str, Offered]) -> Findings:
                 found = (
                     f"{api.name} (key {api.key}) is {problem}; {api.users} would lose: {api.lost}"
                 )
-                yield Check("kafka_api", broker).of(api.severity, found, _KAFKA_REMEDY)
+                is_too_new = api.key in offered and offered[api.key][0] > api.version_max
+                remedy = _TOO_NEW_REMEDY if is_too_new else _KAFKA_REMEDY
+                yield Check("kafka_api", broker).of(api.severity, found, remedy)
     if whole and offers:
         count = len(NEEDED) + len(OPTIONAL)
         yield Check("kafka_api", ", ".join(offers)).ok(f"all {count} APIs are offered")

@@ -22,14 +22,14 @@ def test_a_whole_offer_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offer", "said"),
+    ("offer", "said", "remedy"),
     [
-        (None, "not offered"),
-        ((0, 3), "offered up to version 3, 4 is required"),
-        ((5, 9), "offered from version 5 on, the clients support up to 4"),
+        (None, "not offered", "upgrade the brokers"),
+        ((0, 3), "offered up to version 3, 4 is required", "upgrade the brokers"),
+        ((5, 9), "offered from version 5 on, the clients support up to 4", "upgrade duewheel"),
     ],
 )
-def test_what_a_broker_lacks(offer: tuple[int, int] | None, said: str) -> None:
+def test_what_a_broker_lacks(offer: tuple[int, int] | None, said: str, remedy: str) -> None:
     init_producer_id = 22
     lacking = {key: value for key, value in WHOLE.items() if key != init_producer_id}
     if offer:
@@ -37,6 +37,7 @@ def test_what_a_broker_lacks(offer: tuple[int, int] | None, said: str) -> None:
     found = list(apis.check_apis({"broker 1": WHOLE, "broker 2": lacking}))
     assert [(f.severity, f.subject) for f in found] == [("error", "broker 2")]
     assert f"InitProducerId (key 22) is {said}; dequeue would lose: fencing" in found[0].found
+    assert remedy in found[0].remedy
 
 
 def test_what_is_not_needed_is_no_error() -> None:
