@@ -26,7 +26,7 @@ from duewheel.config.settings import Settings
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check
 from duewheel.doctor.remedies import has_cause
-from duewheel.errors import ConfigError, DuewheelError
+from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.bootstrap import advertised_brokers
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.description import Partition
@@ -38,6 +38,9 @@ _SETTINGS = (
     _STAMPS,
     Requirement("retention.ms", "3600000", "a topic that stays keeps no records for long"),
 )
+
+
+POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,12 @@ def scratch_topic(cluster: Cluster, stays: list[str]) -> Iterator[ScratchTopic]:
         try:
             if not existed:
                 admin.create([TopicPlan(name, _SETTINGS, max(1, len(brokers)))])
-            yield ScratchTopic(name, admin.existing([name])[name].partitions, brokers)
+            deadline = admin.deadline()
+            while not (found := admin.existing([name])):  # the next broker may have it later
+                if not deadline.remaining_s():
+                    raise KafkaUnavailable(f"a broker has no topic {name} after its creation")
+                cluster.clock.sleep(POLL_S)
+            yield ScratchTopic(name, found[name].partitions, brokers)
         finally:
             with contextlib.suppress(DuewheelError):
                 admin.call("delete the trial's group", lambda client: client.delete_groups([name]))

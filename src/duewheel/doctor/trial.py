@@ -28,7 +28,7 @@ from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.remedies import BROKERS_LOG, has_cause
-from duewheel.doctor.scratch import ScratchTopic, remedy
+from duewheel.doctor.scratch import POLL_S, ScratchTopic, remedy
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.ledger.command_ledger import BytesPosition, CommandLedger, LedgerSpec
@@ -40,7 +40,6 @@ _POSITION = b"position"
 _METADATA = "stored with the offset"
 _OFFSET = 7
 _STOP_S = 1.0
-_POLL_S = 0.05
 _UNNEEDED = "duewheel does not depend on it: its progress is a record"
 _REMEDY = f"exactly once needs transactions as Apache Kafka {OLDEST_KAFKA} and newer have them"
 _FAILED = f"{BROKERS_LOG}; {_REMEDY}"
@@ -148,7 +147,7 @@ class _Trial:
             read = found[self._name].get(self._partition)
             if read is not None or not deadline.remaining_s():
                 return read
-            self._cluster.clock.sleep(_POLL_S)
+            self._cluster.clock.sleep(POLL_S)
 
     def _try_fencing(self, older: TrialLedger) -> None:
         """Fences a producer with an open transaction, and aborts another transaction."""
