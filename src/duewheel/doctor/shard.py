@@ -48,10 +48,11 @@ def check_room(cluster: Cluster, timers: Sequence[Topic], room_bytes: int = ROOM
     """Checks that the shard's record of progress has room for the timer topics."""
     listed = cluster.settings.timer.topics
     mine = shard_settings.own_counts(cluster.settings, {t.name: len(t.partitions) for t in timers})
+    remedy = f"duewheel reshard --to {cluster.settings.shard.count + 1}, or more"
     beyond = beyond_room(mine, room_bytes=room_bytes, listed=listed)
     for topic, why in beyond.items():
         severity: Severity = "error" if topic in listed else "warning"
-        yield Check("shard_room", f"topic {topic}").of(severity, why, "duewheel reshard")
+        yield Check("shard_room", f"topic {topic}").of(severity, why, remedy)
     if not beyond:
         text = f"{sum(mine.values())} partitions, and there is room for some {PARTITIONS_MAX}"
         yield Check("shard_room", _subject(cluster)).ok(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.config_file import small_settings
-from tests.harness.findings import severities
+from tests.harness.findings import partition, severities, topic
 
 from duewheel import factory
 from duewheel.checkpoints.config_epochs import Epochs
@@ -42,3 +42,12 @@ def test_a_configuration_that_does_not_fit_the_progress_is_found(
     fitting = replace(begun, epochs=Epochs.first(factory.slot_values(settings)))
     monkeypatch.setattr(shard, "all_shards", lambda _: {0: Seen(fitting, 1)})
     assert severities(shard._check_progress(cluster))[0] == "ok"  # noqa: SLF001
+
+
+def test_a_record_without_room_has_a_command_that_is_whole(tmp_path: Path) -> None:
+    cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
+    (name,) = cluster.settings.timer.topics
+    timers = [topic(name=name, partitions=(partition(1),))]
+    (finding,) = shard.check_room(cluster, timers, room_bytes=1)
+    assert (finding.code, finding.severity) == ("shard_room", "error")
+    assert "duewheel reshard --to " in finding.remedy
