@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from kafka.errors import IncompatibleBrokerVersion, TransactionalIdAuthorizationFailedError
+from kafka.errors import (
+    IncompatibleBrokerVersion,
+    SaslAuthenticationFailedError,
+    TransactionalIdAuthorizationFailedError,
+)
 from tests.harness.config_file import small_settings
 from tests.harness.findings import severities, topic
 
@@ -15,7 +19,7 @@ from duewheel.clock import SystemClock
 from duewheel.doctor import rights
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.remedies import Remedies
-from duewheel.errors import KafkaUnavailable
+from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
@@ -80,3 +84,10 @@ def test_a_transactional_id_that_is_not_described(
     found = rights._check_transactional_id(cluster, "app.dequeue.0")  # noqa: SLF001
     assert (found.severity, remedy in found.remedy) == (severity, True), found
     assert ("kafka-acls" in found.remedy) == (severity == "error")
+
+
+def test_a_coordinator_that_refuses_the_login_is_no_missing_right(tmp_path: Path) -> None:
+    refusing = Undescribing(SaslAuthenticationFailedError("wrong password"))
+    cluster = Cluster(small_settings(tmp_path), refusing, SystemClock())
+    with pytest.raises(ConfigError, match="wrong password"):
+        rights._check_transactional_id(cluster, "app.dequeue.0")  # noqa: SLF001
