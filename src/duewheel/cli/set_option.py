@@ -18,7 +18,7 @@ def put(tables: Tables, pair: str) -> None:
     """Puts the value of `section.key=value` into its table.
 
     Raises:
-        ConfigError: it has another form, or its table has the text of an earlier `--set`.
+        ConfigError: it has another form, or an earlier `--set` has its table, or a key of it.
     """
     path, given, value = pair.partition("=")
     section, dotted, key = path.partition(".")
@@ -32,6 +32,8 @@ def put(tables: Tables, pair: str) -> None:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
             raise ConfigError(f"--set {path}: another --set has the whole of its table")
+    if isinstance(table.get(name), dict):
+        raise ConfigError(f"--set {path}: another --set has a key of its table")
     table[name] = value
 
 

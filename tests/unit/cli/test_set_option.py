@@ -80,6 +80,10 @@ def test_each_table_of_a_section_takes_single_keys() -> None:
             ['timer.mapping={"a": "b"}', "timer.mapping.c=d"],
             r"--set timer\.mapping\.c: another --set has the whole of its table",
         ),
+        (
+            ["kafka.client.a=1", "kafka.client={}"],
+            r"--set kafka\.client: another --set has a key of its table",
+        ),
     ],
 )
 def test_what_has_no_place_is_refused(tmp_path: Path, pairs: list[str], why: str) -> None:
