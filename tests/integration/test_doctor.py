@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,24 @@ def test_a_scratch_topic_with_the_senders_timestamps_tells_nothing_of_clocks(
     assert clock.severity == "warning", clock
     assert f"{scratch} --add-config message.timestamp.type=LogAppendTime" in clock.remedy
     assert only(found, "committed_seen").severity == "ok"
+
+
+def test_the_offset_of_an_earlier_run_is_not_taken_for_this_ones(
+    settings: Settings, broker: SharedBroker
+) -> None:
+    """It stays without the right to delete groups, if the topic is the operator's."""
+    delete_groups = 42
+    dequeue = settings.dequeue.model_copy(update={"call_deadline": timedelta(seconds=5)})
+    with FaultProxy(broker.bootstrap_servers) as proxy:
+        settings = through(settings.model_copy(update={"dequeue": dequeue}), proxy)
+        with KafkaAdmin(settings.kafka.client_options("admin")) as admin:
+            admin.create_topic(f"{settings.app.id}.doctor.0", 1)
+        proxy.inject(Fault("ApiVersions", Action.WITHHOLD, delete_groups, times=ALWAYS))
+        assert only(examined(settings), "group_offsets").severity == "ok"
+        pretended = proxy.inject(Fault("TxnOffsetCommit", Action.REFUSE, code=0))
+        found = examined(settings)
+        assert pretended.hits == 1
+    assert only(found, "group_offsets").severity == "warning"
 
 
 def test_an_id_whose_coordinator_is_away_is_no_unused_one(

@@ -37,7 +37,6 @@ from duewheel.kafka.progress.newest import newest_records
 
 COMMITTED, OFFSETS, ZOMBIE, ABORTED = b"committed", b"offsets", b"zombie", b"aborted"
 _POSITION = b"position"
-_METADATA = "stored with the offset"
 _OFFSET = 7
 _STOP_S = 1.0
 _UNNEEDED = "duewheel does not depend on it: its progress is a record"
@@ -81,6 +80,7 @@ class _Trial:
         self._name = scratch.topic
         self._subject = f"transactional id {self._name}"
         self._run = uuid.uuid4().bytes  # a topic that stays has records of earlier trials
+        self._metadata = f"of run {self._run.hex()}"  # likewise, of a group
         self._limits = replace(shard_settings.publisher_limits(cluster.settings), stop_s=_STOP_S)
         self._ledgers: list[TrialLedger] = []
         self._committed = {COMMITTED}  # keys that a reader must see
@@ -115,7 +115,7 @@ class _Trial:
     def _try_offsets(self, ledger: TrialLedger) -> DoctorFinding:
         """Commits an offset with metadata beside a record, and reads it back."""
         check = Check("group_offsets", f"group {self._name}")
-        offsets = {self._partition: OffsetAndMetadata(_OFFSET, _METADATA, -1)}
+        offsets = {self._partition: OffsetAndMetadata(_OFFSET, self._metadata, -1)}
         try:
             # The open aborts an earlier transaction that was not really committed.
             ledger.open(dry_run=False)
@@ -129,10 +129,10 @@ class _Trial:
                 return check.ok(f"not offered by the brokers; {_UNNEEDED}")
             granted = remedy(self._cluster, error, BROKERS_LOG)
             return check.warning(str(error), f"{_UNNEEDED}; {granted}")
-        written = f"offset {_OFFSET} and {len(_METADATA)} characters of metadata"
+        written = f"offset {_OFFSET} and {len(self._metadata)} characters of metadata"
         if read is None:
             return check.warning(f"{written} did not come back", _UNNEEDED)
-        if (read.offset, read.metadata) == (_OFFSET, _METADATA):
+        if (read.offset, read.metadata) == (_OFFSET, self._metadata):
             return check.ok(f"{written} came back")
         return check.warning(f"{written} came back as {read}", _UNNEEDED)
 
@@ -145,7 +145,8 @@ class _Trial:
                 "read the group's offset", lambda client: client.list_group_offsets(self._name)
             )
             read = found[self._name].get(self._partition)
-            if read is not None or not deadline.remaining_s():
+            is_own = read is not None and read.metadata == self._metadata
+            if is_own or not deadline.remaining_s():
                 return read
             self._cluster.clock.sleep(POLL_S)
 
