@@ -51,6 +51,9 @@ def _on_scratch_topic(cluster: Cluster) -> Findings:
 def _trials(cluster: Cluster, stays: list[str]) -> Findings:
     try:
         with scratch_topic(cluster, stays) as scratch:
+            if scratch.existed:
+                check = Check("scratch_topic", f"topic {scratch.topic}")
+                yield check.ok("it was there before this run, so it stays")
             yield from guarded("transactions", trial.examine(cluster, scratch), cluster.clients)
             yield from guarded("clocks", clocks.examine(cluster, scratch), cluster.clients)
     except ConfigError as refusal:

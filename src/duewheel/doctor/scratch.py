@@ -50,6 +50,7 @@ class ScratchTopic:
     topic: str
     partitions: Sequence[Partition]
     brokers: Sequence[int]
+    existed: bool = False  # before this run: the operator's, or of a run that was killed
 
 
 def name_of(settings: Settings) -> str:
@@ -80,7 +81,7 @@ def scratch_topic(cluster: Cluster, stays: list[str]) -> Iterator[ScratchTopic]:
                 if not deadline.remaining_s():
                     raise KafkaUnavailable(f"a broker has no topic {name} after its creation")
                 cluster.clock.sleep(POLL_S)
-            yield ScratchTopic(name, found[name].partitions, brokers)
+            yield ScratchTopic(name, found[name].partitions, brokers, existed)
         finally:
             with contextlib.suppress(DuewheelError):
                 admin.call("delete the trial's group", lambda client: client.delete_groups([name]))

@@ -76,3 +76,10 @@ def test_brokers_that_never_have_the_topic_are_no_defect_of_duewheel(found: Foun
     assert NAME in failed.found
     assert "log of the brokers" in failed.remedy
     assert Brokers.deleted == [NAME]
+
+
+def test_a_topic_that_was_there_before_is_named_and_kept(found: Found) -> None:
+    """It is the operator's, or of a run that was killed."""
+    (kept,) = found([True], 60.0)
+    assert (kept.code, kept.severity, kept.subject) == ("scratch_topic", "ok", f"topic {NAME}")
+    assert Brokers.deleted == ()
