@@ -98,7 +98,7 @@ def cancel_matching(
 
     They are read from the data directory, and each is cancelled by its handle. No option selects
     a timer topic: `--topic` is the target. Exit codes as for `cancel`. A start does not extend the
-    wait.
+    wait. Also --dry-run needs Kafka.
     """
     from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
 
