@@ -119,6 +119,7 @@ def with_settings(
             for pair in pairs:
                 put(flags, pair)
             settings = load(config, flags)
+            # This module has imported libraries of "dequeue" already.
             if (extra := of_command(_command())) != "dequeue":
                 require(extra)
             _configure_logs(settings, role)

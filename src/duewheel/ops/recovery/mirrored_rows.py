@@ -127,6 +127,8 @@ def rows_of(
 
 
 def _kinds(batch: TimerBatch, first_offset: Int64) -> Int64:
+    # Of several the last one counts: a copy of a reschedule is a copy, a pure cancel cancels, too,
+    # and a chase is a pure cancel with a first offset.
     kind = np.full(len(batch), int(Kind.TIMER))
     kind[batch.cancels] = Kind.RESCHEDULE
     kind[batch.keeps] = Kind.KEEP
