@@ -67,7 +67,8 @@ def init(
     if differs:
         say("no shard was begun: correct the topics that differ, and run `duewheel init` again")
         return 1
-    began, opened = begin_shard(settings, SystemClock()), settings.timer.open_targets
+    began = begin_shard(settings, SystemClock())
+    opened = settings.timer.open_targets
     row = BegunShard(shard=settings.shard.index, began=began, open_targets=opened)
     output.show(row, _begun_lines(row))
     return 0

@@ -33,8 +33,9 @@ def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_M
         RecoveryPending: after PROMOTION_MS the directory is still a standby, or still re-reads
             messages.
     """
-    begun_s, data_dir = time.monotonic(), settings.storage.data_dir
-    state, requested = open_state(settings, HOST_FS), False
+    begun_s = time.monotonic()
+    state = open_state(settings, HOST_FS)
+    requested = False
     try:
         _require_standby(state)
         requested = True
@@ -50,7 +51,8 @@ def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_M
             state.live.withdraw_promotion()
         state.release()
     took_s = round(time.monotonic() - begun_s, 3)
-    return Promoted(shard=settings.shard.index, data_dir=str(data_dir), took_s=took_s)
+    data_dir = str(settings.storage.data_dir)
+    return Promoted(shard=settings.shard.index, data_dir=data_dir, took_s=took_s)
 
 
 def _require_standby(state: State) -> None:
