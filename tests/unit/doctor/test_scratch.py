@@ -22,15 +22,15 @@ from duewheel.kafka.topics.topic_checks import TopicChecks
 NAME = "duewheel.doctor.0"
 
 
-class Brokers(KafkaAdmin):
+class LaggingAdmin(KafkaAdmin):
     """Brokers that answer each look-up as the next entry; the last one from then on."""
 
     known: Sequence[bool] = ()
     deleted: Sequence[str] = ()
 
     def existing(self, names: Sequence[str]) -> dict[str, Topic]:
-        known, *rest = Brokers.known
-        Brokers.known = rest or [known]
+        known, *rest = LaggingAdmin.known
+        LaggingAdmin.known = rest or [known]
         return {name: topic(name=name) for name in names if known}
 
     def call(self, *_: object, **__: object) -> Any:
@@ -40,7 +40,7 @@ class Brokers(KafkaAdmin):
         return set()
 
     def delete_topics(self, topics: Sequence[str]) -> None:
-        Brokers.deleted = topics
+        LaggingAdmin.deleted = topics
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def found(
         yield from ()
 
     def examined(known: Sequence[bool], within_s: float) -> list[DoctorFinding]:
-        monkeypatch.setattr(Brokers, "known", known)
-        monkeypatch.setattr(Brokers, "deleted", ())
-        monkeypatch.setattr(scratch, "KafkaAdmin", lambda client, _: Brokers(client, within_s))
+        monkeypatch.setattr(LaggingAdmin, "known", known)
+        monkeypatch.setattr(LaggingAdmin, "deleted", ())
+        monkeypatch.setattr(scratch, "KafkaAdmin", lambda client, _: LaggingAdmin(client, within_s))
         monkeypatch.setattr(trial, "examine", none)
         monkeypatch.setattr(clocks, "examine", none)
         cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
@@ -67,7 +67,7 @@ Found = Callable[[Sequence[bool], float], list[DoctorFinding]]
 
 def test_a_broker_that_lags_behind_is_asked_again(found: Found) -> None:
     assert found([False, False, True], 60.0) == []
-    assert Brokers.deleted == [NAME]
+    assert LaggingAdmin.deleted == [NAME]
 
 
 def test_brokers_that_never_have_the_topic_are_no_defect_of_duewheel(found: Found) -> None:
@@ -75,11 +75,11 @@ def test_brokers_that_never_have_the_topic_are_no_defect_of_duewheel(found: Foun
     assert (failed.code, failed.severity) == ("not_examined", "error")
     assert NAME in failed.found
     assert "log of the brokers" in failed.remedy
-    assert Brokers.deleted == [NAME]
+    assert LaggingAdmin.deleted == [NAME]
 
 
 def test_a_topic_that_was_there_before_is_named_and_kept(found: Found) -> None:
     """It is the operator's, or of a run that was killed."""
     (kept,) = found([True], 60.0)
     assert (kept.code, kept.severity, kept.subject) == ("scratch_topic", "ok", f"topic {NAME}")
-    assert Brokers.deleted == ()
+    assert LaggingAdmin.deleted == ()
