@@ -70,6 +70,7 @@ CHEAPER, RATIO_5, RATIO_10 = (Target(ratio, of_ratio=True) for ratio in (1, 5, 1
 MILLION, BESIDE = "spike of 1,000,000", "beside an enqueue, 5,000/s"
 MOST, MOST_RESTART = "pending: 30,000,000", "restart beside the most"
 OF_DEQUEUE = "1,000,000 at once: memory of dequeue"
+SMALL_DEQUEUE, SMALL_KAFKA = (f"300/s: processor time of {part}" for part in ("dequeue", "Kafka"))
 OF_INGEST, ROW_OF_INGEST = "enqueue: memory of ingest", "backlog: processor time of ingest"
 RATES = ("1,000/s", "5,000/s", "10,000/s")
 CPU, MEMORY = "processor time of {}", "anonymous memory of {}"
@@ -95,10 +96,13 @@ AXES = (
     Axis("5,000/s beside an enqueue: p50", BESIDE, "lateness p50", Target(50)),
     Axis("5,000/s beside an enqueue: p99", BESIDE, "lateness p99", Target(120)),
     Axis("… the rate of the enqueue", BESIDE, "rate of the others", more_is_better=True),
+    # 0.35 of 9.6 ms for each transaction of 15 timers, and 0.7 of 12.8 ms.
+    Axis(SMALL_DEQUEUE, "steady, 300/s", CPU, Target(224), is_compared=False),
+    Axis(SMALL_KAFKA, "steady, 300/s", CPU, Target(597), is_compared=False),
     Axis("1,000/s: processor time", "steady, 1,000/s", CPU, CHEAPER, with_kafka=True),
     Axis("5,000/s: processor time", "steady, 5,000/s", CPU, CHEAPER, with_kafka=True),
     Axis("after a stop: catch-up", "overdue", "catch-up rate", RATIO_10, more_is_better=True),
-    Axis("after a stop: first delivery", "overdue", "start to first delivery", Target(1.5)),
+    Axis("after a stop: first delivery", "overdue", "start to first delivery", Target(1.0)),
     Axis("a stop", "overdue", "stopped within"),
     Axis("idle: processor time", "idle", CPU, with_kafka=True),
     Axis("… without Kafka's", "idle", CPU, Target(2), is_compared=False),
@@ -119,6 +123,8 @@ WHY_MISSED = {
     OF_DEQUEUE: "chunks that are encoded ahead, and unacknowledged ones",
     **{f"{rate}: lateness {q}": SLOTS for rate in RATES for q in ("p50", "p99")},
     "5,000/s beside an enqueue: p99": BUSY,
+    SMALL_DEQUEUE: "kafka-python alone takes 5.9 ms for such a transaction: 393 us a message",
+    SMALL_KAFKA: "requests of a transaction for each partition, and its markers",
     "1,000/s: processor time": BATCHES,
     "5,000/s: processor time": BATCHES,
     "after a stop: catch-up": "RocketMQ catches up faster than it enqueues",
@@ -129,6 +135,8 @@ WHY_MISSED = {
 }
 PARTS_OF = {
     OF_DEQUEUE: ("dequeue",),
+    SMALL_DEQUEUE: ("dequeue",),
+    SMALL_KAFKA: ("Kafka",),
     OF_INGEST: ("ingest", "Spark"),
     ROW_OF_INGEST: ("ingest", "Spark"),
 }

@@ -40,6 +40,8 @@ def table(measured: Measured) -> str:
     rows = []
     for axis in AXES:
         ours, peer, unit = measured.row(axis)
+        if ours is None:
+            continue
         better = None
         if ours and peer:
             better = ours / peer if axis.more_is_better else peer / ours
@@ -47,8 +49,7 @@ def table(measured: Measured) -> str:
         target, verdict = "", ""
         if axis.target is not None:
             target = axis.target.shown(unit)
-            if ours is not None:
-                verdict = "met" if axis.target.met(ours, better) else _missed(axis)
+            verdict = "met" if axis.target.met(ours, better) else _missed(axis)
         rows.append([axis.label, *shown, target, verdict])
     return markdown(["", PEER, OURS, "target", ""], rows)
 
