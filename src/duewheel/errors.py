@@ -37,6 +37,7 @@ import errno
 from pathlib import Path
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # errno of a full disk or quota
+AS_ITS_USER = "run this as the user of the shard's processes"  # ends an error about rights to files
 INIT_MAKES_IT = ": `duewheel init` creates it"  # ends an error about a topic of the service
 
 

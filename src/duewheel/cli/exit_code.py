@@ -7,7 +7,7 @@ import sys
 import click
 
 from duewheel.cli.output import say
-from duewheel.errors import ConfigError, DuewheelError, Unreadable
+from duewheel.errors import AS_ITS_USER, ConfigError, DuewheelError, Unreadable
 from duewheel.runtime import exit_reason
 from duewheel.threads import watch_libraries
 
@@ -25,7 +25,7 @@ def run_to_the_end(cli: click.Group) -> None:
         exit_reason.write(str(error))
         code = error.exit_code
     except PermissionError as error:
-        say(f"{error}: run this as the user of the shard's processes")
+        say(f"{error}: {AS_ITS_USER}")
         exit_reason.write(str(error))
         code = Unreadable.exit_code
     except (KeyboardInterrupt, click.Abort):

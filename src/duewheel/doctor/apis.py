@@ -73,9 +73,13 @@ def lacking(api: Api, offered: Offered) -> str:
     low, high = offered[api.key]
     if high < api.version_min:
         return f"offered up to version {high}, {api.version_min} is required"
-    if low > api.version_max:
+    if _is_too_new(api, offered):
         return f"offered from version {low} on, the clients support up to {api.version_max}"
     return ""
+
+
+def _is_too_new(api: Api, offered: Offered) -> bool:
+    return api.key in offered and offered[api.key][0] > api.version_max
 
 
 def check_apis(offers: Mapping[str, Offered]) -> Findings:
@@ -89,8 +93,7 @@ def check_apis(offers: Mapping[str, Offered]) -> Findings:
                 found = (
                     f"{api.name} (key {api.key}) is {problem}; {api.users} would lose: {api.lost}"
                 )
-                is_too_new = api.key in offered and offered[api.key][0] > api.version_max
-                remedy = _TOO_NEW_REMEDY if is_too_new else _KAFKA_REMEDY
+                remedy = _TOO_NEW_REMEDY if _is_too_new(api, offered) else _KAFKA_REMEDY
                 yield Check("kafka_api", broker).of(api.severity, found, remedy)
     if whole and offers:
         count = len(NEEDED) + len(OPTIONAL)

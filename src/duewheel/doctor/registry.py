@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from duewheel.config.settings import Settings
 from duewheel.doctor.findings import Check, Findings
+from duewheel.registry.decoder import HAS_NO
 from duewheel.registry.values import registry_values
 
 # A value of a schema that no registry has: it says so once it is reached and the login is right.
@@ -20,7 +21,7 @@ def examine(settings: Settings) -> Findings:
     if found is None:
         return
     check = Check("registry", "schema registry")
-    if "has no schema" in str(found.not_decoded):
+    if str(found.not_decoded).startswith(HAS_NO):
         yield check.ok(f"{settings.registry.url} answers")
     else:
         remedy = "check registry.url and its login: until then values are shown undecoded"

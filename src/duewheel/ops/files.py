@@ -15,6 +15,7 @@ from duewheel.checkpoints.fs import READING_FS, FileSystem
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
 from duewheel.errors import (
+    AS_ITS_USER,
     ConfigError,
     CorruptFile,
     Misconfigured,
@@ -92,8 +93,7 @@ def _existing(settings: Settings) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise settings.no_data_dir() from error
     except PermissionError as error:
-        remedy = "run this as the user of the shard's processes"
-        raise Unreadable(f"{data_dir} cannot be opened: {error}; {remedy}") from error
+        raise Unreadable(f"{data_dir} cannot be opened: {error}; {AS_ITS_USER}") from error
     except OSError as error:
         if error.errno != errno.EROFS:
             raise

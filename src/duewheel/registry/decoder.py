@@ -45,6 +45,7 @@ _NO_SCHEMA = b"4040"  # of the registry's own codes; without them there is no su
 _FORGET_S = 60.0  # a schema that was not found is asked for again after this
 _FAILURES_MAX = 100  # schemas of one topic that are not found within that time
 
+HAS_NO = "the registry has no "  # begins the reason of a schema that is not there
 REGISTRY_FAILED = "-"  # in the place of a kind: the reason is the registry's, not the value's
 
 
@@ -98,7 +99,7 @@ class _Registry:
         if too_long:
             raise _Refused(f"{schema} has more than {_SCHEMA_BYTES_MAX >> 20} MiB")
         if status == HTTPStatus.NOT_FOUND and _NO_SCHEMA in body:
-            raise _Refused(f"the registry has no {schema}")
+            raise _Refused(f"{HAS_NO}{schema}")
         why = f"the registry answered {status} for {schema}"
         if status == HTTPStatus.OK:
             why += " without a schema"
