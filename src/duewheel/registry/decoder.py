@@ -189,7 +189,7 @@ class _Decoder:
         except ImportError as error:
             why = _Refused(str(error))
         except Exception as error:  # noqa: BLE001 - likewise
-            why = _Refused(f"schema {schema} cannot be used ({type(error).__name__})")
+            why = _Refused(f"schema {schema} cannot be used ({reason('', error)})")
         return time.monotonic() + _FORGET_S, "", why
 
     def _made(self, topic: str, schema: str) -> tuple[str, Decode]:

@@ -9,10 +9,11 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
 from datetime import time as time_of_day
 from decimal import Decimal
+from fractions import Fraction
 from functools import cache, partial
 from importlib import import_module
 from io import BytesIO
@@ -98,13 +99,15 @@ def _decimal(octets: bytes, schema: Any, _: object = None) -> str:
 
 
 def _json(text: str, referred: Mapping[str, str]) -> Decode:
-    from jsonschema.validators import validator_for
+    from jsonschema import Draft7Validator
+    from jsonschema.validators import extend, validator_for
     from referencing import Registry
     from referencing.jsonschema import specification_with
 
     schema = json.loads(text)
-    kind = validator_for(schema)
-    kind.check_schema(schema)
+    draft: Any = validator_for(schema, default=Draft7Validator)  # as Confluent's serializers
+    draft.check_schema(schema)
+    kind = extend(draft, {"multipleOf": _multiple_of})
 
     @cache
     def referred_to(uri: str) -> Any:
@@ -124,6 +127,15 @@ def _json(text: str, referred: Mapping[str, str]) -> Decode:
         return value
 
     return decode
+
+
+def _multiple_of(validator: Any, step: float, value: object, _: object) -> Iterator[Exception]:
+    """The library divides binary numbers, of which 19.99 is no multiple of 0.01."""
+    from jsonschema import ValidationError
+
+    is_number = validator.is_type(value, "number")
+    if is_number and (Fraction(str(value)) / Fraction(str(step))).denominator > 1:
+        yield ValidationError(f"{value} is no multiple of {step}")
 
 
 def _protobuf(text: str, referred: Mapping[str, str]) -> Decode:
@@ -211,9 +223,9 @@ KINDS = {"AVRO": _avro, "JSON": _json, "PROTOBUF": _protobuf}
 
 
 def reason(kind: str, error: Exception) -> str:
-    """Why a value does not fit its schema."""
+    """Why a value does not fit its schema, or a schema cannot be used."""
     if place := getattr(error, "json_path", None):
-        return f"at {place}"
+        return f"at {place[:NAME_MAX]}"
     name = type(error).__name__
     if (kind == "AVRO" and isinstance(error, ValueError)) or name in _NAMING:
         name = ascii(str(error)[:NAME_MAX])[1:-1]

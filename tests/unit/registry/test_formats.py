@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from struct import pack
@@ -26,6 +27,35 @@ from tests.harness.schema_registry import (
 from duewheel.registry.values import RegistryValues
 
 ORDER = {"number": 7, "note": "soon"}
+
+
+@pytest.mark.parametrize(
+    ("step", "value", "fits"),
+    [(0.01, b"19.99", True), (0.01, b"19.995", False), (0.1, b"1e300", True), (3, b'"x"', True)],
+)
+def test_a_multiple_is_one_of_decimal_numbers(
+    values: RegistryValues, registry: SchemaRegistry, step: float, value: bytes, *, fits: bool
+) -> None:
+    registry.add(50, {"multipleOf": step}, "JSON")
+    if fits:
+        assert shown(values, framed(50, value)) == json.loads(value)
+    else:
+        assert "does not fit" in reason(values, framed(50, value))
+
+
+def test_a_json_schema_without_its_draft_is_of_draft_7(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    registry.add(51, {"items": [{"type": "integer"}, {"type": "string"}]}, "JSON")
+    assert shown(values, framed(51, b'[1, "a"]')) == [1, "a"]
+
+
+def test_a_pattern_that_is_none_of_python_is_named(
+    values: RegistryValues, registry: SchemaRegistry
+) -> None:
+    registry.add(52, {"properties": {"name": {"pattern": r"^\p{Lu}"}}}, "JSON")
+    why = "schema 52 cannot be used (at $.properties.name.pattern)"
+    assert reason(values, framed(52, b"{}")) == why
 
 
 def test_values_that_json_has_no_type_for(values: RegistryValues, registry: SchemaRegistry) -> None:
