@@ -1,12 +1,13 @@
 """Looks up names of targets in a thread, while transactions are published.
 
     the publisher's thread    owns the object: it adds names, starts requests, takes their answers
-    the lookup's thread       sends one request; it reads the owner's caches, and changes nothing
+    the lookup's thread       sends requests; it reads the owner's caches, and changes nothing
 
-One request runs at a time; the next one starts at the first `add` after its answers were taken, and
+One lookup runs at a time; the next one starts at the first `add` after its answers were taken, and
 has the names that were added last: the others' rows come again, and they with them. So a backlog of
-names delays no other ones. A request that fails, or whose client was closed, is dropped: its names
-are added again likewise. Meanwhile the rows of such a name get `for_now`.
+names delays no other ones, and is answered before its rows have come again often: each time costs a
+copy. A lookup that fails, or whose client was closed, is dropped: its names are added again
+likewise. Meanwhile the rows of such a name get `for_now`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from duewheel.kafka.topics.description import TOPICS_PER_REQUEST
 from duewheel.threads import beside
 from duewheel.wheel.target_rules import Target
 
-_WAITING_MAX = 10_000  # names that no request has yet
+_WAITING_MAX = 10_000  # names of one lookup, which takes a second or less
 # Rows for it wait. It has every partition, so that no row's partition is called missing.
 _UNRESOLVED = Target(2**31 - 1, 2**31 - 1, is_unknown=True)
 
@@ -27,35 +28,40 @@ Answers = dict[str, Target]
 
 
 class BackgroundLookups:
-    """The names that wait, and the request that runs. Not thread-safe: see the module's head."""
+    """The names that wait, and the lookup that runs. Not thread-safe: see the module's head."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, None] = {}
         self._running: Future[Answers] | None = None
 
     def add(self, topics: Iterable[str], describe: Callable[[list[str]], Answers]) -> None:
-        """Adds names, the first of them before others; starts a request unless one runs. Its
+        """Adds names, the first of them before others; starts a lookup unless one runs. Its
         thread calls `describe`.
         """
         newest_first = dict.fromkeys(itertools.chain(topics, self._waiting))
         self._waiting = dict.fromkeys(itertools.islice(newest_first, _WAITING_MAX))
         if self._running is None and self._waiting:
-            some = list(itertools.islice(self._waiting, TOPICS_PER_REQUEST))
-            for topic in some:
-                del self._waiting[topic]
-            self._running = beside("look up targets", lambda: describe(some))
+            names, self._waiting = list(self._waiting), {}
+            self._running = beside("look up targets", lambda: _in_parts(names, describe))
 
     def take(self) -> Answers:
-        """Takes the answers of a request that has ended; empty if none has."""
+        """Takes the answers of a lookup that has ended; empty if none has."""
         if self._running is None or not self._running.done():
             return {}
         ended, self._running = self._running, None
         return ended.result() if ended.exception() is None else {}
 
     def forget(self) -> None:
-        """Drops all names and the request: its client is closed."""
+        """Drops all names and the lookup: its client is closed."""
         self._waiting.clear()
         self._running = None
+
+
+def _in_parts(names: list[str], describe: Callable[[list[str]], Answers]) -> Answers:
+    answers = Answers()
+    for first in range(0, len(names), TOPICS_PER_REQUEST):
+        answers |= describe(names[first : first + TOPICS_PER_REQUEST])
+    return answers
 
 
 def for_now(expired: Target | None) -> Target:

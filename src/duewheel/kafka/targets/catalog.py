@@ -43,6 +43,7 @@ from duewheel.wheel.target_rules import Reason, Target, reason_text
 LOOKUPS_MAX = 100
 _AGE_S = 30.0  # for which metadata is cached
 _MISSING_AGE_S = 10.0  # the same of a topic that does not exist
+_MISSING_MAX = 100_000  # names, some 40 MB: answered before their rows come again
 
 
 class TargetCatalog:
@@ -70,7 +71,7 @@ class TargetCatalog:
         self._compression = compression or Compression()
         self._now_s = now_s
         self._usable: TtlCache[str, Target] = TtlCache(now_s=now_s)  # topics that take records
-        self._unusable: TtlCache[str, Target] = TtlCache(now_s=now_s)
+        self._unusable: TtlCache[str, Target] = TtlCache(_MISSING_MAX, now_s)
         self._costly_log = CostlyLog()
         self._rest_of_new = WorkRest(now_s)  # from waits for names that were not known
         self._background = BackgroundLookups()
@@ -153,19 +154,15 @@ class TargetCatalog:
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """The targets of cached topics, expired or not; fetches nothing."""
-        return self._present(
-            {
-                t: (self._usable.get_stale(t) or self._unusable.get_stale(t))
-                if may_name_topic(t)
-                else NONE_SUCH
-                for t in topics
-            }
-        )
+        return self._present({topic: self._recalled(topic) for topic in topics})
+
+    def _recalled(self, topic: str) -> Target | None:
+        found = self._usable.get_stale(topic) or self._unusable.get_stale(topic)
+        return found or (None if may_name_topic(topic) else NONE_SUCH)
 
     def _cached(self, topic: str) -> Target | None:
-        if not may_name_topic(topic):
-            return NONE_SUCH
-        return self._usable.get(topic) or self._unusable.get(topic)
+        found = self._usable.get(topic) or self._unusable.get(topic)
+        return found or (None if may_name_topic(topic) else NONE_SUCH)
 
     def _present(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
         """The known targets, with the partitions that have failed, and as they are now."""
@@ -176,6 +173,8 @@ class TargetCatalog:
         }
 
     def _as_now(self, topic: str, target: Target) -> Target:
+        if target.refusal or target.is_unknown:
+            return target
         codec = self._compression.of(topic)
         intended = self._refusals.batch_bytes(topic) or self._limits.batch_bytes
         size = min(intended, target.batch_bytes_max)
@@ -204,8 +203,7 @@ class TargetCatalog:
         return self._limits.unavailable_target_age_s if target.unavailable else _AGE_S
 
     def forget(self) -> None:
-        """Drops all metadata; limits that refusals have shown are kept."""
-        self._usable.clear()
+        """Lets all metadata expire; limits that refusals have shown are kept."""
+        self._usable.expire()  # known still: rows of a new name may be parked
         self._unusable.clear()
         self._background.forget()
-        self._rest_of_new.end()  # all names are new now: rows of each would be parked

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -21,7 +23,9 @@ class TtlCache(Generic[K, T]):
     def __init__(
         self, entries_max: int = _ENTRIES_MAX, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._entries: dict[K, tuple[T, float]] = {}  # value and expiry; the oldest first
+        # Value and expiry; the oldest first. A dict looks for its first entry past all those that
+        # were removed there: at 100,000 keys a `put` would cost some 20 us, here one.
+        self._entries = OrderedDict[K, tuple[T, float]]()
         self._entries_max = entries_max
         self._now_s = now_s
 
@@ -43,11 +47,16 @@ class TtlCache(Generic[K, T]):
         self._entries.pop(key, None)
         self._entries[key] = (value, self._now_s() + age_s)
         if len(self._entries) > self._entries_max:
-            del self._entries[next(iter(self._entries))]
+            self._entries.popitem(last=False)
 
     def pop(self, key: K) -> None:
         """Removes the key, if present."""
         self._entries.pop(key, None)
+
+    def expire(self) -> None:
+        """Lets all values expire, as if long ago."""
+        for key, (value, _) in self._entries.items():
+            self._entries[key] = (value, -math.inf)
 
     def clear(self) -> None:
         """Removes everything."""

@@ -265,6 +265,39 @@ def test_after_a_failed_transaction_topics_are_awaited_again() -> None:
         asked.forget()
 
 
+def test_after_a_failed_transaction_no_known_topic_waits_behind_invented_names() -> None:
+    now_s = 1_000.0
+
+    class Slow(MetadataClient):
+        def describe_topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
+            nonlocal now_s
+            now_s += 1.0
+            return super().describe_topics(names)
+
+    client: Any = Slow({"orders": topic(partition(0))}, {})
+    asked = catalog(now_s=lambda: now_s)
+    asked.resolve(client, ["orders"], Deadline(10), [])
+    asked.forget()
+    asked.resolve(client, ["no.such"], Deadline(10), [])
+    found = asked.resolve(client, ["orders", "no.such.2"], Deadline(10), [])
+    assert {name: target.is_unknown for name, target in found.items()} == {
+        "orders": False,
+        "no.such.2": True,
+    }
+
+
+def test_invented_names_are_answered_before_their_rows_come_again_often() -> None:
+    names = [f"no.such.{number}" for number in range(5_000)]
+    client: Any = MetadataClient({}, {})
+    asked = catalog(TransactionLimits())
+    asked.resolve(client, names, Deadline(10), [])
+    lookup = asked._background._running  # noqa: SLF001
+    assert lookup is not None
+    lookup.exception(timeout=60)
+    again = asked.resolve(client, names, Deadline(10), [])
+    assert not any(target.is_unknown for target in again.values())
+
+
 def test_names_beyond_the_bound_are_looked_up_beside_the_transaction() -> None:
     names = [f"t{number}" for number in range(3 * LOOKUPS_MAX)]
     client: Any = MetadataClient({name: topic(partition(0)) for name in names}, {})
