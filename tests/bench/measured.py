@@ -112,7 +112,7 @@ AXES = (
 )
 # What the profile shows where a target is missed.
 BUSY = "both cores are busy: Spark, Kafka, load and consumer share them"
-SLOTS = "half a slot of 50 ms, and a transaction; slots of 20 ms meet both"
+SLOTS = "half a slot of 50 ms, and a transaction: see By the length of a slot"
 BATCHES = "half is Spark's batch every 100 ms: see By ingest's trigger"
 WHY_MISSED = {
     "backlog: rate": BUSY,
