@@ -72,7 +72,8 @@ class AnswerReader:
         self._reading = False  # and from a position at which no open request's answer is missed
         self._joining: list[Future[None]] = []  # requests that wait for that
         self._numbers = count()
-        self._unwritten = OrderedDict[int, None]()  # in the order of their numbers
+        # In the order of their numbers. A dict reaches its first one past all that were removed.
+        self._unwritten = OrderedDict[int, None]()
         self._early: OrderedDict[str, tuple[int, Answer]] = (
             OrderedDict()
         )  # with the newest request then

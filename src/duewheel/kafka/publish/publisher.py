@@ -17,11 +17,12 @@ A chunk of deliveries takes four steps, and goes one way:
     3. commit; its acknowledgement makes messages and progress visible together
 
 A failure before `publish` writes nothing. One in `publish` leaves a doubt: the transaction may be
-committed. Either drops the producer and all metadata, and raises `PublishDoubt`, whose `was_begun`
-and log line have the difference; `start` opens another producer, whose `init_transactions` ends the
-doubtful transaction, and reads the committed progress. Of a target that was deleted after its
-lookup Kafka takes neither partition nor batch: the wait for results (producer_internals.py) ends
-once metadata does not have it, and the next attempt has other fates for its rows.
+committed. Either drops the producer, lets all metadata expire, and raises `PublishDoubt`, whose
+`was_begun` and log line have the difference; `start` opens another producer, whose
+`init_transactions` ends the doubtful transaction, and reads the committed progress. Of a target
+that was deleted after its lookup Kafka takes neither partition nor batch: the wait for results
+(producer_internals.py) ends once metadata does not have it, and the next attempt has other fates
+for its rows.
 
 Every call has a deadline: one for the whole of `start`; one for `renew`, and one for `compose`,
 which grow with the number of topics; one for `publish`. A transaction that exceeds it raises

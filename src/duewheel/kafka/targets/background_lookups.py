@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from duewheel.kafka.topics.description import TOPICS_PER_REQUEST
+from duewheel.kafka.topics.description import requests_of
 from duewheel.threads import beside
 from duewheel.wheel.target_rules import Target
 
@@ -59,8 +59,8 @@ class BackgroundLookups:
 
 def _in_parts(names: list[str], describe: Callable[[list[str]], Answers]) -> Answers:
     answers = Answers()
-    for first in range(0, len(names), TOPICS_PER_REQUEST):
-        answers |= describe(names[first : first + TOPICS_PER_REQUEST])
+    for part in requests_of(names):
+        answers |= describe(part)
     return answers
 
 

@@ -34,7 +34,7 @@ from duewheel.kafka.targets.refusal_limits import RefusalLimits
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.targets.work_rests import WorkRest
-from duewheel.kafka.topics.description import TOPICS_PER_REQUEST
+from duewheel.kafka.topics.description import requests_of
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.name_patterns import may_name_topic
 from duewheel.wheel.target_rules import Reason, Target, reason_text
@@ -44,6 +44,8 @@ LOOKUPS_MAX = 100
 _AGE_S = 30.0  # for which metadata is cached
 _MISSING_AGE_S = 10.0  # the same of a topic that does not exist
 _MISSING_MAX = 100_000  # names, some 40 MB: answered before their rows come again
+
+_Entry = Callable[[TtlCache[str, Target], str], Target | None]
 
 
 class TargetCatalog:
@@ -101,8 +103,8 @@ class TargetCatalog:
         now, later = self._now_and_later(missing, needed)
         began_s = self._now_s()
         has_new = any(not self._usable.get_stale(topic) for topic in now if topic not in needed)
-        for first in range(0, len(now), TOPICS_PER_REQUEST):
-            targets.update(self._fetch(admin, now[first : first + TOPICS_PER_REQUEST], deadline))
+        for part in requests_of(now):
+            targets.update(self._fetch(admin, part, deadline))
         if has_new:
             # A producer that invents names would otherwise hold up each transaction.
             self._rest_of_new.note_duration(self._now_s() - began_s)
@@ -154,14 +156,10 @@ class TargetCatalog:
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """The targets of cached topics, expired or not; fetches nothing."""
-        return self._present({topic: self._recalled(topic) for topic in topics})
+        return self._present({topic: self._cached(topic, TtlCache.get_stale) for topic in topics})
 
-    def _recalled(self, topic: str) -> Target | None:
-        found = self._usable.get_stale(topic) or self._unusable.get_stale(topic)
-        return found or (None if may_name_topic(topic) else NONE_SUCH)
-
-    def _cached(self, topic: str) -> Target | None:
-        found = self._usable.get(topic) or self._unusable.get(topic)
+    def _cached(self, topic: str, entry: _Entry = TtlCache.get) -> Target | None:
+        found = entry(self._usable, topic) or entry(self._unusable, topic)
         return found or (None if may_name_topic(topic) else NONE_SUCH)
 
     def _present(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
@@ -173,7 +171,7 @@ class TargetCatalog:
         }
 
     def _as_now(self, topic: str, target: Target) -> Target:
-        if target.refusal or target.is_unknown:
+        if target.refusal or target.is_unknown:  # no batch goes there, and there may be thousands
             return target
         codec = self._compression.of(topic)
         intended = self._refusals.batch_bytes(topic) or self._limits.batch_bytes

@@ -32,9 +32,6 @@ class WorkRest:
         """The work has ended, and has lasted so long."""
         self._until_s = self._now_s() + (_PARTS - 1) * seconds
 
-    def end(self) -> None:
-        self._until_s = 0.0
-
 
 class TimerTopicRests:
     """The timer topics that rest. The n of them share a tenth of the time: each rests for 10n - 1

@@ -6,7 +6,7 @@ whether a transaction may write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-TOPICS_PER_REQUEST = 1_000  # for unlimited numbers of names: it bounds the size of an answer
+_TOPICS_PER_REQUEST = 1_000  # for unlimited numbers of names: it bounds the size of an answer
 _NOT_AUTHORIZED: int = TopicAuthorizationFailedError.errno
 _OWN = "DYNAMIC_TOPIC_CONFIG"
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
@@ -73,6 +73,12 @@ class TopicSettings:
 
     values: Mapping[str, str] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
+
+
+def requests_of(names: Sequence[str]) -> Iterator[list[str]]:
+    """Divides any number of names into those of one request each."""
+    for first in range(0, len(names), _TOPICS_PER_REQUEST):
+        yield list(names[first : first + _TOPICS_PER_REQUEST])
 
 
 def describe(admin: KafkaAdminClient, names: Iterable[str]) -> dict[str, Topic]:

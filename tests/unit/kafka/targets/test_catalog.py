@@ -251,7 +251,7 @@ def test_invented_names_neither_displace_topics_nor_hold_up_each_transaction() -
 
 
 def test_after_a_failed_transaction_topics_are_awaited_again() -> None:
-    """All metadata is dropped then: otherwise the rows of every topic would be parked."""
+    """All metadata expires then: otherwise the rows of every topic would be parked."""
 
     class Slow(MetadataClient):
         def describe_topics(self, names: Sequence[str]) -> list[dict[str, Any]]:
