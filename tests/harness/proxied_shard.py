@@ -16,7 +16,7 @@ from tests.harness.fault_judge import GIVE_UP_S, FaultTopics
 from tests.harness.kafka_shard import CLOCK, KafkaShard
 from tests.harness.launcher import wait_until
 from tests.harness.reader import consumer, poll, read_topic
-from tests.harness.shared_broker import SharedBroker
+from tests.harness.shared_broker import AnyBroker
 from tests.harness.source_table import as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
@@ -43,7 +43,7 @@ class ProxiedShard(KafkaShard):
     def __init__(
         self,
         path: Path,
-        broker: SharedBroker,
+        broker: AnyBroker,
         servers: str,
         topics: FaultTopics,
         policies: Sequence[Policy] = (),

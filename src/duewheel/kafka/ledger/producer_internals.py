@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import kafka
 from kafka import KafkaProducer
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 from kafka.producer.producer_batch import FinalState, ProducerBatch
 from kafka.structs import TopicPartition as KafkaPartition
 
@@ -293,10 +293,17 @@ def await_outcomes(
         _, stamp_ms, error_of = batch.produce_future.value
         error = error_of(0) if error_of is not None else None
         stamped = error is None and stamp_ms != _NO_STAMP
-        outcomes.append(
-            Outcome(error, batch.final_state is FinalState.FAILED, stamp_ms if stamped else None)
-        )
+        outcomes.append(Outcome(error, _failed_itself(batch, error), stamp_ms if stamped else None))
     return outcomes[::-1]
+
+
+def _failed_itself(batch: WholeBatch, error: Exception | None) -> bool:
+    """A coordinator that refuses to add topics to the transaction names them all, and no batch is
+    sent: kafka-python aborts those of the others with the same error.
+    """
+    if isinstance(error, TopicAuthorizationFailedError) and isinstance(error.args[0], set):
+        return batch.topic_partition.topic in error.args[0]
+    return batch.final_state is FinalState.FAILED
 
 
 def _await(

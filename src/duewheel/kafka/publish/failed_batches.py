@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kafka.errors import InvalidRecordError, InvalidTimestampError, OutOfOrderSequenceNumberError
+from kafka.errors import (
+    InvalidRecordError,
+    InvalidTimestampError,
+    OutOfOrderSequenceNumberError,
+    TopicAuthorizationFailedError,
+)
 
 from duewheel.kafka.ledger.producer_internals import Outcome
 from duewheel.kafka.targets.resting_timer_topics import WhenToRest
@@ -73,6 +78,9 @@ def consequences_of(
     rest = WhenToRest.NEVER
     if isinstance(error, _FOREIGN):
         rest = WhenToRest.AT_ONCE
+    elif isinstance(error, TopicAuthorizationFailedError):
+        # Also in a trial: metadata has shown the right since the failure before.
+        rest = WhenToRest.AFTER_ANOTHER
     elif may_refuse_marker and not is_trial:  # trials become rare
         rest = WhenToRest.AFTER_ANOTHER
     return Consequences(

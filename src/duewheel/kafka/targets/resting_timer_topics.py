@@ -3,9 +3,9 @@
 - refused: a target has refused a record, as after its `max.message.bytes` was lowered, or because
   another client has written under the shard's producer id. That aborts the transaction of all. All
   timers of the timer topic are parked, for at most a minute from the next commit on. The owner of
-  many targets could otherwise abort one transaction after the other. A deletion of a target, or
-  a change of its bounds of timestamps, also happens to a careful team: there the timer topic rests
-  only after the second one within a minute.
+  many targets could otherwise abort one transaction after the other. A deletion of a target, a
+  change of its bounds of timestamps, or the loss of the right to write to it, also happens to a
+  careful team: there the timer topic rests only after the second one within a minute.
 - slow: a transaction with timers for costly targets (costly_targets.py) took long. Such timers of
   the timer topic are parked. For some minutes it is then alone in transactions with such timers: a
   slow one is caused by it.

@@ -12,6 +12,7 @@ from kafka.errors import (
     InvalidRecordError,
     KafkaError,
     MessageSizeTooLargeError,
+    TopicAuthorizationFailedError,
 )
 from kafka.future import Future
 from kafka.record import MemoryRecords
@@ -158,6 +159,26 @@ def test_outcomes_tell_refused_from_fallen(producer: KafkaProducer) -> None:
     ]
     with pytest.raises(DeadlineExceeded, match="orders-2"):
         internals.await_outcomes(producer, [good, waiting], Deadline(0))
+
+
+def test_a_topic_without_the_right_to_write_has_caused_the_abort_of_all(
+    producer: KafkaProducer,
+) -> None:
+    """No batch is sent: the coordinator refuses to add the topic to the transaction."""
+    batches = unsent(GONE, SHRUNK, PARTITION)
+    for batch in batches:
+        batch.abort(TopicAuthorizationFailedError({"gone", "shrunk"}))
+    outcomes = internals.await_outcomes(producer, batches, Deadline(1))
+    assert [each.failed_itself for each in outcomes] == [True, True, False]
+
+
+def test_a_batch_is_no_cause_because_its_topic_is_in_anothers_name(producer: KafkaProducer) -> None:
+    refused, aborted = unsent(TopicPartition("orders.new", 0), PARTITION)
+    error = TopicAuthorizationFailedError("orders.new")
+    refused.complete_exceptionally(error, lambda _: error)
+    aborted.abort(error)
+    outcomes = internals.await_outcomes(producer, [refused, aborted], Deadline(1))
+    assert [each.failed_itself for each in outcomes] == [True, False]
 
 
 class Answers:

@@ -38,7 +38,8 @@ LIMIT_AND_MARKER = replace(LIMIT, may_refuse_marker=True)
 FOREIGN = Consequences(may_refuse_marker=True, rest=AT_ONCE)
 FOREIGN_CLOSED = replace(FOREIGN, closes_partition=True)
 OUT_OF_ORDER = replace(CLOSED, rest=AT_ONCE)
-TIMESTAMP = replace(CLOSED, may_refuse_marker=True, rest=WhenToRest.AFTER_ANOTHER)
+FORBIDDEN = replace(CLOSED, rest=WhenToRest.AFTER_ANOTHER)
+TIMESTAMP = replace(FORBIDDEN, may_refuse_marker=True)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +53,12 @@ TIMESTAMP = replace(CLOSED, may_refuse_marker=True, rest=WhenToRest.AFTER_ANOTHE
         (ProducerFencedError, FOREIGN_CLOSED, FOREIGN, NOTHING),
         (OutOfOrderSequenceNumberError, OUT_OF_ORDER, OUT_OF_ORDER, NOTHING),
         (InvalidTimestampError, TIMESTAMP, TIMESTAMP, NOTHING),
+        (TopicAuthorizationFailedError, FORBIDDEN, FORBIDDEN, NOTHING),
         (DeadlineExceeded, CLOSED, NOTHING, NOTHING),
         (KafkaTimeoutError, CLOSED, NOTHING, NOTHING),
         (RequestTimedOutError, CLOSED, NOTHING, NOTHING),
         # Whether anybody expected it or not
         (NotEnoughReplicasError, CLOSED, CLOSED, NOTHING),
-        (TopicAuthorizationFailedError, CLOSED, CLOSED, NOTHING),
         (UnknownError, CLOSED, CLOSED, NOTHING),
     ],
 )
@@ -86,6 +87,7 @@ def test_a_refusal_of_a_batch_that_cannot_be_divided_closes_its_partition(
         (InvalidTimestampError, WhenToRest.NEVER),
         (InvalidRecordError, AT_ONCE),
         (OutOfOrderSequenceNumberError, AT_ONCE),
+        (TopicAuthorizationFailedError, WhenToRest.AFTER_ANOTHER),
         (UnknownError, WhenToRest.NEVER),
     ],
 )
