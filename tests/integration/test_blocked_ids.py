@@ -124,6 +124,40 @@ def test_a_forged_epoch_closes_its_topic_and_holds_up_nobody(
     }
 
 
+def test_a_forged_epoch_in_a_timer_topic_holds_up_its_copies_alone(
+    two_teams: ProxiedShard, broker: SharedBroker
+) -> None:
+    """It aborts one transaction, the first with a copy for it. From then on the copies for all its
+    partitions are held, so that there is nothing to rest from.
+    """
+    shard, other = two_teams, f"{two_teams.topics.timers}.other"
+    orders, bills, first = shard.topics.orders, shard.topics.bills, f"{shard.topics.state}-0"
+    alter(broker.bootstrap_servers, bills, {"message.timestamp.before.max.ms": "0"})  # parks
+    shard.start()
+    shard.write([(orders, 0)])
+    shard.turn_until(lambda: shard.statistics.delivered == 1, "the first never comes")
+    for number in (0, 1):
+        forge(broker.bootstrap_servers, first, other, partition=number)
+    shard.write([(bills, 1), (orders, 1)], timer_topic=other)
+    shard.turn_until(lambda: shard.statistics.doubts == 1, "nothing is refused")
+    assert shard.publisher._session.producer.transactional_id == f"{first}~1"  # noqa: SLF001
+    shard.turn_until(lambda: shard.statistics.delivered == 2, "its timers are held up")
+    shard.write([(bills, 2), (orders, 2)], after_ms=0, timer_topic=other, home=1)
+    shard.write([(bills, 3), (orders, 3)], after_ms=0)
+    shard.turn_until(lambda: shard.statistics.delivered == 4, "the neighbour is held up")
+    assert shard.values(orders) == {0: [0], 1: [1], 2: [1], 3: [1]}
+    shard.turn_until(lambda: shard.copies_held == 2, "the copies are lost")
+    assert shard.statistics.doubts == 1, "of one topic one transaction"
+    assert shard.statistics.parked.keys() == {bills}, "a timer topic rests"
+    assert shard.statistics.dead_letters == {"rejected": 2}, "the forged records"
+
+    shard.restart_dequeue()
+    shard.write([(bills, 1), (orders, 1)], after_ms=0, timer_topic=other)
+    shard.turn_until(lambda: shard.statistics.delivered == 1, "held up after a start")
+    shard.turn_until(lambda: shard.copies_held == 3, "the copy is lost")
+    assert shard.statistics.doubts == 0, "the closed topic is known"
+
+
 def test_a_timer_topic_rests_after_a_forged_sequence_number(
     two_teams: ProxiedShard, broker: SharedBroker
 ) -> None:
