@@ -5,7 +5,7 @@ many rows, and rights beyond the documented ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 
 import psycopg
@@ -27,6 +27,7 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.relay_position import RelayPosition
 from duewheel.config.settings import Settings, load
+from duewheel.errors import DatabaseUnavailable
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.relay.outbox_table import OutboxTable
 
@@ -105,6 +106,34 @@ def test_a_row_that_postgresql_cannot_read_is_refused(
     assert values(settings) == [each.encode() for each in "abdegh"]
     assert len(found) == 2
     assert all("invalid byte sequence" in reason for reason in found)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_a_server_out_of_memory_refuses_no_row(
+    settings: Settings, connection: Connection, rows: int
+) -> None:
+    """Lengths are read; each read of rows would fail, also one of no rows."""
+    insert(connection, *map(str, range(rows)))
+    connection.execute(
+        """
+        CREATE OR REPLACE FUNCTION no_memory() RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS
+        $$ BEGIN RAISE 'out of memory' USING ERRCODE = '53200'; END $$;
+        CREATE SCHEMA full_server;
+        CREATE VIEW full_server.duewheel_outbox AS
+        SELECT seq, id, timer_topic, key, value, target, no_memory() AS due_ms, timer_id, tag,
+            cancels, headers, refused FROM public.duewheel_outbox
+        """
+    )
+    try:
+        database = settings.relay.database.get_secret_value()
+        of_schema = f"{database} options='-c search_path=full_server,public'"
+        with (
+            closing(OutboxTable(of_schema, "outbox", settings.timer.topics)) as table,
+            pytest.raises(DatabaseUnavailable, match="out of memory") if rows else nullcontext(),
+        ):
+            assert table.next_rows(RelayPosition(), 1_000) == ([], [])
+    finally:
+        connection.execute("DROP SCHEMA full_server CASCADE")
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,9 @@ ROW_BYTES_MAX = LINE_BYTES_MAX
 _PART_BYTES = 8 << 20  # of memory, and of a transaction, which must end in time
 _OTHER_TOPICS = 10  # in a part, that timer.topics does not have: of its pattern, or of no topic
 _REASON_CHARS = 500  # it may quote any column
-# Classes of SQLSTATE that data causes: exceptions, out of memory, limits exceeded, corruption.
-_OF_DATA = ("22", "53200", "54", "XX")
+# Classes of SQLSTATE that data causes: exceptions, limits exceeded, corruption. Out of memory is of
+# the server: _PART_BYTES and ROW_BYTES_MAX bound the memory that rows need.
+_OF_DATA = ("22", "54", "XX")
 # For a server that no longer answers: s, ms, s; those of the connection string count more.
 _TIMEOUTS = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_idle": 30}
 
@@ -207,6 +208,8 @@ class OutboxTable:
 
     def _read(self, rows: Sequence[_Length]) -> tuple[list[OutboxRow], list[RefusedRow]]:
         """Reads rows, but for those that PostgreSQL cannot read."""
+        if not rows:
+            return [], []
         try:
             cursor = self._connection.cursor(row_factory=args_row(OutboxRow))
             return cursor.execute(_READ, [[row.seq for row in rows]]).fetchall(), []
