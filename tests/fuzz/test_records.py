@@ -135,7 +135,7 @@ def test_any_mirrored_receipt(damage: Change, alter: Change, data: st.DataObject
     fetched = fetched_of(sealed_body(encode(0, key, value, []), 1))
     for read in committed_records([fetched], {PLACE: (0, 1)}):
         taken = reader._add_receipts(read)  # noqa: SLF001 - with a reader it needs Kafka
-        evidence = reader.by_place()
+        evidence = reader.by_partition()
         assert len(taken) == len(evidence) <= 1
         if evidence:
             assert listed is not None and listed.source.startswith("timers-0@")

@@ -44,7 +44,7 @@ def dlq_list(
 
 
 def letter_line(row: DeadLetterSummary) -> str:
-    """The line of a dead letter: its place, its code and its timer."""
+    """The line of a dead letter: its position, its code and its timer."""
     return "  ".join(_parts(row))
 
 

@@ -19,7 +19,7 @@ _LIMIT = 100
 
 
 def with_page(command: Command) -> Command:
-    """Adds --limit, and --page, the place of the last row that the user has."""
+    """Adds --limit, and --page, which names the last row that the user has."""
     command = click.option("--page", help="continue where the previous list has ended")(command)
     text = f"how many at most; by default {_LIMIT}, of arrow and parquet all"
     return click.option("--limit", type=click.IntRange(1), help=text)(command)
@@ -31,7 +31,7 @@ def show_page(
     limit: int | None,
     output: Printer,
     line: Callable[[R], str],
-    place: Callable[[R], str],
+    page_after: Callable[[R], str],
     *,
     of: str,
 ) -> None:
@@ -42,7 +42,7 @@ def show_page(
         read: reads so many rows at most.
         row: their type.
         line: makes the text of a row.
-        place: makes the --page after a row.
+        page_after: makes the --page after a row.
         of: the rows' name.
     """
     most = limit or (sys.maxsize - 1 if output.table_format else _LIMIT)
@@ -63,4 +63,4 @@ def show_page(
     if last is None:
         say(f"no {of}")
     elif next(rows, None) is not None:
-        say(f"more {of} follow: --page {place(last)}, or --limit")
+        say(f"more {of} follow: --page {page_after(last)}, or --limit")

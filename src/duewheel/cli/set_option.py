@@ -1,4 +1,4 @@
-"""The option `--set`: the place of a setting in the tables of the configuration.
+"""The option `--set`: the path of a setting in the tables of the configuration.
 
 The types of the sections decide which dots of its name separate tables. The name of a topic has
 dots, too, and may be quoted.

@@ -1,7 +1,7 @@
 """Pages of lists: of pending timers, and of the records of a topic.
 
 A list of records goes through the partitions in their order, and through each by offset. The page
-after a record is named by its place, "partition@offset".
+after a record is named by its position, "partition@offset".
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from duewheel.errors import ConfigError
 log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
-
-Place = tuple[int, int]  # partition and offset
 
 
 def page_of_parts(
@@ -43,16 +41,16 @@ def page_of_parts(
     return rows, None
 
 
-def place_text(partition: int, offset: int) -> str:
-    """Returns the name of a place; `place_before` parses it."""
+def position_text(partition: int, offset: int) -> str:
+    """Returns the name of a position; `position_in` parses it."""
     return f"{partition}@{offset}"
 
 
-def place_before(page: str | None) -> Place:
-    """Returns the place after which a page begins; None is the first page.
+def position_in(page: str | None) -> tuple[int, int]:
+    """Returns partition and offset after which a page begins; None is the first page.
 
     Raises:
-        ConfigError: it names no place.
+        ConfigError: it names no position.
     """
     if page is None:
         return 0, -1
@@ -63,10 +61,10 @@ def place_before(page: str | None) -> Place:
 
 
 def ranges_after(
-    after: Place, bounds: Mapping[int, tuple[int, int]]
+    after: tuple[int, int], bounds: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yields partition, first offset and end of the records after a place; no range is empty. Logs
-    if it leaves out offsets between the place and the first one.
+    """Yields partition, first offset and end of the records after a position; no range is empty.
+    Logs if it leaves out offsets between the position and the first one.
 
     Args:
         bounds: first offset and end, by partition; the partitions rise.
@@ -75,10 +73,10 @@ def ranges_after(
         if partition == after[0]:
             if 0 <= after[1] < start - 1:
                 log.warning(
-                    "the page does not begin after its place: the records between were removed "
-                    "from the topic, or are before the first ones that are wanted",
-                    page=place_text(*after),
-                    first=place_text(partition, start),
+                    "the page does not begin after its position: the records between were "
+                    "removed from the topic, or are before the first ones that are wanted",
+                    page=position_text(*after),
+                    first=position_text(partition, start),
                 )
             start = max(start, after[1] + 1)
         if partition >= after[0] and start < end:

@@ -28,7 +28,7 @@ from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.ops.connection import ANSWER_S
-from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
+from duewheel.ops.pages import page_of_parts, position_in, position_text, ranges_after
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import constant, filled
@@ -46,8 +46,8 @@ _ENDS_KEPT_S = 0.1
 def list_receipts(
     settings: Settings, wanted: ReceiptFilter, page: str | None = None
 ) -> Iterator[DeliveryReceipt]:
-    """Yields receipts, oldest first within each partition of their topic; `page` is the place of
-    the last one that the caller has.
+    """Yields receipts, oldest first within each partition of their topic; `page` is the position
+    of the last one that the caller has.
 
     Raises:
         ConfigError: `page` does not parse, there are no receipts, or no such topic.
@@ -71,15 +71,15 @@ def page_of_receipts(
 def _parts(
     settings: Settings, wanted: ReceiptFilter, page: str | None, scope: TopicScope = ALL_TOPICS
 ) -> Generator[tuple[list[DeliveryReceipt], str], None, None]:
-    """Yields the rows of a part of the topic, and the place of the last receipt in that part."""
-    after = place_before(page)
+    """Yields the rows of a part of the topic, and the position of the last receipt in that part."""
+    after = position_in(page)
     with _reader(settings) as reader:
         found = reader.bounds(_time(wanted.since_ms), _time(wanted.until_ms))
         bounds = {number: each for (_, number), each in found.items()}
         for number, start, end in ranges_after(after, bounds):
-            place = _topic(settings), number
-            for fetched, rows in _rows(reader, place, start, end, wanted, scope):
-                yield rows, place_text(number, min(fetched.end, end) - 1)
+            partition = _topic(settings), number
+            for fetched, rows in _rows(reader, partition, start, end, wanted, scope):
+                yield rows, position_text(number, min(fetched.end, end) - 1)
 
 
 def _reader(settings: Settings) -> LogReader:
@@ -143,38 +143,38 @@ def receipts_between(
         KafkaUnavailable: no answer in time.
     """
     with _reader(settings) as reader:
-        place, reached = (_topic(settings), number), start
-        for fetched, rows in _rows(reader, place, start, end, wanted, ALL_TOPICS):
-            _require_offsets(place, reached, fetched.begin)
+        partition, reached = (_topic(settings), number), start
+        for fetched, rows in _rows(reader, partition, start, end, wanted, ALL_TOPICS):
+            _require_offsets(partition, reached, fetched.begin)
             yield from rows
             reached = fetched.end
-        _require_offsets(place, reached, end)
+        _require_offsets(partition, reached, end)
 
 
-def _require_offsets(place: TopicPartition, reached: int, following: int) -> None:
+def _require_offsets(partition: TopicPartition, reached: int, following: int) -> None:
     if reached < following:
         raise ConfigError(
-            f"{partition_name(place)} lacks the offsets {reached} to {following - 1}: they were "
-            "removed, by the topic's retention or with the topic, before they were read"
+            f"{partition_name(partition)} lacks the offsets {reached} to {following - 1}: they "
+            "were removed, by the topic's retention or with the topic, before they were read"
         )
 
 
 def _rows(
     reader: LogReader,
-    place: TopicPartition,
+    partition: TopicPartition,
     start: int,
     end: int,
     wanted: ReceiptFilter,
     scope: TopicScope,
 ) -> Iterator[tuple[Fetched, list[DeliveryReceipt]]]:
     """Yields the answers for a range, each with its rows."""
-    ranges = {place: (start, end)}
+    ranges = {partition: (start, end)}
     for part in reader.read(ranges, _FETCH_BYTES):
         matching = chain.from_iterable(
             matches(records, wanted) for records in committed_records(part, ranges)
         )
         rows = [
-            _row(receipt, place[1], offset)
+            _row(receipt, partition[1], offset)
             for offset, receipt in matching
             if scope.has_record(receipt.source)
         ]
@@ -226,5 +226,5 @@ def _row(receipt: Receipt, number: int, offset: int) -> DeliveryReceipt:
         due_ms=receipt.due_ms,
         delivered_ms=receipt.delivered_ms,
         lateness_ms=receipt.lateness_ms,
-        receipt=place_text(number, offset),
+        receipt=position_text(number, offset),
     )

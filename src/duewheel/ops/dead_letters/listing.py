@@ -29,7 +29,7 @@ from duewheel.kafka.log.records import Record, printable_name
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
-from duewheel.ops.pages import page_of_parts, place_before, place_text, ranges_after
+from duewheel.ops.pages import page_of_parts, position_in, position_text, ranges_after
 from duewheel.osutil.logs import shortened
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.dead_letters import DeadLetter
@@ -87,8 +87,8 @@ class DeadLetterReader:
 
 def letter_of(record: Record) -> DeadLetter:
     """Makes a dead letter of a record of their topic."""
-    place = record.partition, record.offset, record.timestamp_ms
-    return DeadLetter(*place, record.key, record.value, tuple(record.headers))
+    numbers = record.partition, record.offset, record.timestamp_ms
+    return DeadLetter(*numbers, record.key, record.value, tuple(record.headers))
 
 
 @contextmanager
@@ -111,8 +111,8 @@ def dead_letter_reader(
 def list_letters(
     settings: Settings, wanted: DeadLetterFilter, page: str | None = None
 ) -> Iterator[DeadLetterSummary]:
-    """Yields dead letters, oldest first within each partition; `page` is the place of the last one
-    that the caller has.
+    """Yields dead letters, oldest first within each partition; `page` is the position of the last
+    one that the caller has.
 
     Raises:
         ConfigError: `page` does not parse, or there is no such topic.
@@ -125,8 +125,8 @@ def list_letters(
 def _parts(
     settings: Settings, wanted: DeadLetterFilter, page: str | None, scope: TopicScope = ALL_TOPICS
 ) -> Generator[tuple[list[DeadLetterSummary], str], None, None]:
-    """Yields the rows of a part of the topic, and the place of the last letter in that part."""
-    after = place_before(page)
+    """Yields the rows of a part of the topic, and the position of the last letter in that part."""
+    after = position_in(page)
     with dead_letter_reader(settings) as reader:
         position = reader.position()
         bounds = reader.bounds(Bound.parse("from", wanted.since))
@@ -138,7 +138,7 @@ def _parts(
                     if wanted.code in (None, each.code) and scope.has_record(each.source)
                 ]
                 rows = [summary_of(each, position) for each in matching]
-                yield rows, place_text(partition, reached - 1)
+                yield rows, position_text(partition, reached - 1)
 
 
 def summary_of(
@@ -184,7 +184,7 @@ def page_of_letters(
 
 def page_after(row: DeadLetterSummary) -> str:
     """Returns the `page` after a row."""
-    return place_text(row.partition, row.offset)
+    return position_text(row.partition, row.offset)
 
 
 def one_letter(

@@ -31,7 +31,7 @@ from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.acceptance import NOT_ALLOWED
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
-from duewheel.ops.pages import place_text
+from duewheel.ops.pages import position_text
 from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.columns import binary
@@ -239,19 +239,19 @@ class _Replay:
         dead letters of them again, which a dry run could not count.
         """
         by_topic: dict[str, list[int]] = {}
-        for place, (letter, out) in enumerate(zip(letters, outgoing, strict=True)):
+        for index, (letter, out) in enumerate(zip(letters, outgoing, strict=True)):
             if letter.code == NOT_ALLOWED and isinstance(out, Outgoing) and out.is_request:
-                by_topic.setdefault(out.topic, []).append(place)
+                by_topic.setdefault(out.topic, []).append(index)
         for topic, of_topic in by_topic.items():
             requests = [
-                (letters[place].key, letters[place].value, letters[place].message_headers)
-                for place in of_topic
+                (letters[index].key, letters[index].value, letters[index].message_headers)
+                for index in of_topic
             ]
             previews = previews_of(self._contract, topic, requests, self._clock.now_ms())
-            for place, preview in zip(of_topic, previews, strict=True):
+            for index, preview in zip(of_topic, previews, strict=True):
                 rejection = preview.rejection
                 if rejection is not None and rejection.code == NOT_ALLOWED:
-                    outgoing[place] = Refusal(rejection.code, rejection.reason)
+                    outgoing[index] = Refusal(rejection.code, rejection.reason)
 
     def _message(
         self,
@@ -307,5 +307,5 @@ def _new_record(
     headers: Sequence[Header],
     refusal: Refusal | None = None,
 ) -> _Record:
-    name = place_text(letter.partition, letter.offset).encode()
+    name = position_text(letter.partition, letter.offset).encode()
     return _Record(name, topic, partition, letter.key, letter.value, headers, refusal)

@@ -122,8 +122,8 @@ def record_of(settings: Settings, fields: Fields, name: str, now_ms: int) -> Tim
         key = octets("key", None, record.key_base64)
         headers = [(h.name, octets(h.name, None, h.value_base64)) for h in record.headers]
         to, value = timer_topic_of(settings, line.timer_topic), record.value_base64
-        place = (record.partition, record.partitions)
-        return TimerRecord(to, key, octets("value", None, value), headers, *place, key or b"")
+        numbers = (record.partition, record.partitions)
+        return TimerRecord(to, key, octets("value", None, value), headers, *numbers, key or b"")
     timer = NewTimer.of(fields)
     to, request = record_headers(settings, timer, now_ms)
     key = timer.key_octets

@@ -28,7 +28,7 @@ _pc: Any = pyarrow.compute
 PART_BYTES = 8 << 20  # read at a time
 _NUMBER = "-?[0-9]{1,18}"
 _RECEIPT = (
-    r'^\{"source":"(?P<place>.+)@(?P<offset>[0-9]{1,18})","target":"[\w.-]+",'
+    r'^\{"source":"(?P<partition>.+)@(?P<offset>[0-9]{1,18})","target":"[\w.-]+",'
     rf'"target_partition":[0-9]+,"due_ms":(?P<due>{_NUMBER})\}}$'
 )
 
@@ -98,12 +98,12 @@ class EvidenceReader:
         """Returns the rows that are receipts of the partitions."""
         values = _pc.extract_regex(records.value.column(), _RECEIPT)
         written = np.flatnonzero(np.asarray(values.is_valid()))
-        place, offset, due = (
+        partition, offset, due = (
             _pc.struct_field(values, name).take(written).to_pylist()
-            for name in ("place", "offset", "due")
+            for name in ("partition", "offset", "due")
         )
         ids = records.key.column().take(written).to_pylist()
-        names = [name.decode(errors="replace") for name in place]  # any program may write any
+        names = [name.decode(errors="replace") for name in partition]  # any program may write any
         self._add(zip(names, map(int, offset), ids, map(int, due), strict=True))
         return written[[name in self._number for name in names]]
 
@@ -122,15 +122,15 @@ class EvidenceReader:
         if not own:
             return
         ids = (
-            b"" if timer_id == f"{place}@{offset}".encode() else timer_id or b""
-            for place, offset, timer_id, _ in own
+            b"" if timer_id == f"{partition}@{offset}".encode() else timer_id or b""
+            for partition, offset, timer_id, _ in own
         )
         keys = timer_keys(ids, (due_ms for *_, due_ms in own))
-        places = np.array([self._number[place] for place, *_ in own], np.int64)
+        numbers = np.array([self._number[partition] for partition, *_ in own], np.int64)
         offsets = np.array([offset for _, offset, *_ in own], np.int64)
-        self._columns.append((places, keys, offsets))
+        self._columns.append((numbers, keys, offsets))
 
-    def by_place(self) -> Mapping[int, Evidence]:
+    def by_partition(self) -> Mapping[int, Evidence]:
         """The timers that have left each partition; one that the mirror has twice counts once."""
         if not self._columns:
             return {}

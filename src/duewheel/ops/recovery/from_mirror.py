@@ -88,7 +88,7 @@ def recover(
     """
     with factory.kafka_admin(settings) as admin:
         partitions = _lost_partitions(settings, prefix, admin)
-        evidence = EvidenceReader([place for place, _ in partitions])
+        evidence = EvidenceReader([partition for partition, _ in partitions])
         sources = _sources(settings, prefix, evidence, admin)
     clients = factory.kafka_clients(settings, "consumer")
     name = f"from-mirror.{prefix}"
@@ -96,10 +96,10 @@ def recover(
     topics = {f"{prefix}{topic}" for (topic, _), _ in partitions}
     with LogReader(clients, sorted(topics.union(sources))) as reader:
         bounds = reader.bounds()
-        ends = ends or {place: end for place, (_, end) in sorted(bounds.items())}
+        ends = ends or {p: end for p, (_, end) in sorted(bounds.items())}
         ranges = {p: (first, min(end, ends.get(p, 0))) for p, (first, end) in bounds.items()}
         for topic, add in sources.items():
-            add(reader, {place: each for place, each in ranges.items() if place[0] == topic})
+            add(reader, {p: each for p, each in ranges.items() if p[0] == topic})
         found = _find(settings, prefix, partitions, evidence, delivered_before_ms, reader, ranges)
         lines = Lines(reader, found.waiting)
         choice = Choice(
@@ -205,24 +205,25 @@ def _find(
     Raises:
         ConfigError: no receipt decides some timers of a topic that `delivered_before_ms` lacks.
     """
-    found, left = _MirrorTally(), evidence.by_place()
+    found, left = _MirrorTally(), evidence.by_partition()
     contract, without = factory.contract(settings), settings.by_topic("receipts")
-    for number, (place, count) in enumerate(partitions):
-        mirror = (f"{prefix}{place[0]}", place[1])
+    for number, (partition, count) in enumerate(partitions):
+        topic, index = partition
+        mirror = (f"{prefix}{topic}", index)
         parts = records_in(reader, {mirror: ranges[mirror]})
-        rows = MirroredRows.joined(rows_of(each, place, contract, found.left_out) for each in parts)
+        rows = MirroredRows.joined(
+            rows_of(each, partition, contract, found.left_out) for each in parts
+        )
         found.records += len(rows)
         if len(rows):
             newest_ms = int(rows.timestamp_ms.max())
             found.newest_ms = max(newest_ms, found.newest_ms or newest_ms)
         rows = rows.without_repeats()
-        begins_ms = np.full(1, NEVER) if place[0] in without else evidence.begins_ms
-        before_ms = delivered_before_ms.get(place[0])
-        at = _decide_partition(
-            found, place[0], rows, left.get(number, NOTHING), begins_ms, before_ms
-        )
+        begins_ms = np.full(1, NEVER) if topic in without else evidence.begins_ms
+        before_ms = delivered_before_ms.get(topic)
+        at = _decide_partition(found, topic, rows, left.get(number, NOTHING), begins_ms, before_ms)
         columns = rows.offset[at], rows.due_ms[at]
-        found.waiting.append(Waiting(mirror, place[0], count, ranges[mirror], *columns))
+        found.waiting.append(Waiting(mirror, topic, count, ranges[mirror], *columns))
     if found.undecided:
         raise ConfigError(
             f"no receipt decides some timers of {', '.join(sorted(found.undecided))}: none are "

@@ -76,24 +76,24 @@ class MirroredRows:
         exactly once: the same record, to its timestamp, after records that are later than it; and
         those that follow such a record. Two equal records of a producer are neighbours.
         """
-        place = np.arange(len(self))
+        row = np.arange(len(self))
         _, first, record = np.unique(self.record, return_index=True, return_inverse=True)
-        again = first[record] < place
+        again = first[record] < row
         behind = again & (self.timestamp_ms < np.maximum.accumulate(self.timestamp_ms))
         # The newest row that repeats an earlier time, and the newest one that is no repetition.
-        last_behind = np.maximum.accumulate(np.where(behind, place, -1))
-        last_new = np.maximum.accumulate(np.where(again, -1, place))
+        last_behind = np.maximum.accumulate(np.where(behind, row, -1))
+        last_new = np.maximum.accumulate(np.where(again, -1, row))
         kept = ~(again & (last_behind > last_new))
         return MirroredRows(*(getattr(self, each.name)[kept] for each in fields(self)))
 
 
 def rows_of(
-    records: KafkaRecords, place: TopicPartition, contract: Contract, others: Counter[str]
+    records: KafkaRecords, partition: TopicPartition, contract: Contract, others: Counter[str]
 ) -> MirroredRows:
-    """The rows of some records of `place`, its name in the lost cluster. Adds the records that are
-    left out to `others`: by code, and recurring ones.
+    """The rows of some records of `partition`, its name in the lost cluster. Adds the records that
+    are left out to `others`: by code, and recurring ones.
     """
-    shifted = replace(records, offset=records.offset + _SHIFT, partitions=[place])
+    shifted = replace(records, offset=records.offset + _SHIFT, partitions=[partition])
     batch, columns = parse_with_columns(shifted, contract)
     rejected = batch.rejected
     others.update(batch.rejections())
@@ -121,7 +121,7 @@ def rows_of(
         batch.due_ms,
         records.timestamp_ms,
         first_offset,
-        _named(batch, ids, place, nameless),
+        _named(batch, ids, partition, nameless),
         nameless & in_window & (batch.key_hash == NO_KEY),
     )
 
@@ -138,10 +138,10 @@ def _kinds(batch: TimerBatch, first_offset: Int64) -> Int64:
     return kind
 
 
-def _named(batch: TimerBatch, ids: list[bytes], place: TopicPartition, nameless: Bool) -> Int64:
+def _named(batch: TimerBatch, ids: list[bytes], partition: TopicPartition, nameless: Bool) -> Int64:
     """The offset that each cancel names, also as the default id of the timer."""
     named = np.where(batch.cancels, batch.named_offset, ANY_OFFSET)
-    start = f"{partition_name(place)}@".encode()
+    start = f"{partition_name(partition)}@".encode()
     for row in np.flatnonzero(batch.cancels & ~nameless).tolist():
         number = ids[row].removeprefix(start)
         if number != ids[row] and number.isdigit() and len(number) <= 18:

@@ -156,10 +156,11 @@ def _classify_rows(
             for records in committed_records(part, bounds, skipped=epochs.skipped):
                 rows = parse_by_epoch(records, parsers, epochs)
                 rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
-                place = rows.partitions, rows.partition, rows.offset
-                windows_ms, by_offset = epochs.windows_ms(*place), epochs.rolls_by_offset(*place)
+                positions = rows.partitions, rows.partition, rows.offset
+                windows_ms = epochs.windows_ms(*positions)
+                by_offset = epochs.rolls_by_offset(*positions)
                 slot, _ = requested_slots(rows, settings.wheel.precision_ms, windows_ms, by_offset)
-                done = int(progress.done(rows.partitions, rows.partition, rows.offset, slot).sum())
+                done = int(progress.done(*positions, slot).sum())
                 reread = Reread(reread.done + done, reread.pending + len(rows) - done)
     return reread
 

@@ -160,8 +160,8 @@ def write_record(
     number = partition_of(producer, record)
     shard, partition = settings.shard, (record.timer_topic, number)
     if not owns(shard, partition):
-        place, owner = partition_name(partition), shard_of(partition, shard.count)
-        raise ConfigError(f"{place} belongs to shard {owner}, this is {shard.index}: do it there")
+        name, owner = partition_name(partition), shard_of(partition, shard.count)
+        raise ConfigError(f"{name} belongs to shard {owner}, this is {shard.index}: do it there")
     if not stops:
         value, headers = record.value, record.request
     else:

@@ -151,9 +151,9 @@ def _matching(
             continue
         _, former, newest = source_of(found.setdefault(name, timer))
         if former != partition:
-            places = " and ".join(partition_name((topic, n)) for n in sorted({partition, former}))
+            names = " and ".join(partition_name((topic, n)) for n in sorted({partition, former}))
             cancel = "cancel all but one by id and partition"
-            raise ConfigError(f"{name!r} is pending in {places}: {cancel}")
+            raise ConfigError(f"{name!r} is pending in {names}: {cancel}")
         if offset > newest:
             found[name] = timer
     return found, others

@@ -35,7 +35,7 @@ def records_of(
         bounds = reader.bounds(since)
         for records, _ in reader.records(bounds if since else {}):
             yield from _rows(settings, topic, records)
-        ends = {place: end for place, (_, end) in bounds.items()}
+        ends = {partition: end for partition, (_, end) in bounds.items()}
         while follow:
             ends = dict.fromkeys(reader.partitions(), 0) | ends  # with added partitions
             yield from _rows(settings, topic, reader.poll(ends))
