@@ -8,7 +8,7 @@ import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import TypedDict
 
 from duewheel.api.files import CheckedFiles, FileFinding
 from duewheel.checkpoints.fs import READING_FS, FileSystem
@@ -65,13 +65,20 @@ def is_recovering(state: State) -> bool:
     return ShardFacts(state, now_ms=0).is_recovering  # a fact without an age
 
 
-def place_of(settings: Settings, directory: DataDirectory) -> dict[str, Any]:
-    """Returns the fields of `OfShard` (api/timers.py). Taken before the timers: a recovery that
-    ends meanwhile has not read all of them.
+class ShardFields(TypedDict):
+    """The fields of `OfShard` (api/timers.py)."""
+
+    shard: int
+    shards: int
+    recovering: bool
+
+
+def shard_fields(settings: Settings, directory: DataDirectory) -> ShardFields:
+    """Returns the fields of a result that is read from the directory afterwards: a recovery that
+    ends between has not read all timers, and `recovering` must still say so.
     """
-    shard = settings.shard
-    recovering = is_recovering(directory.state)
-    return {"shard": shard.index, "shards": shard.count, "recovering": recovering}
+    shard, recovering = settings.shard, is_recovering(directory.state)
+    return ShardFields(shard=shard.index, shards=shard.count, recovering=recovering)
 
 
 def polled(is_so: Callable[[], bool], within_s: float) -> bool:

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from duewheel.api.changes import BulkCancelled
 from duewheel.api.requests import TimerFilter
@@ -23,7 +22,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Conflict, DuewheelError, Unacknowledged
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, TimerWriter
 from duewheel.ops.changes.written import WrittenChange, answer_so_far
-from duewheel.ops.files import open_files, place_of
+from duewheel.ops.files import ShardFields, open_files, shard_fields
 from duewheel.ops.timers.pending import handle_of, selection, source_of, summary_of
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
@@ -33,11 +32,11 @@ SAMPLE = 10
 
 @dataclass(slots=True)
 class Matching:
-    """Timers to cancel: their place (`place_of`), timer topics and handles, summaries of the first
-    ones, and how many have no handle.
+    """Timers to cancel: the fields of their shard, timer topics and handles, summaries of the
+    first ones, and how many have no handle.
     """
 
-    place: Mapping[str, Any]
+    of_shard: ShardFields
     named: list[tuple[str, str]] = field(default_factory=list)
     sample: list[TimerSummary] = field(default_factory=list)
     unreachable: int = 0
@@ -59,7 +58,7 @@ class Matching:
     ) -> BulkCancelled:
         """Makes the result of a cancel of all of them, or of a dry run."""
         return BulkCancelled(
-            **self.place,
+            **self.of_shard,
             dry_run=dry_run,
             matched=len(self.named),
             unreachable=self.unreachable,
@@ -95,7 +94,7 @@ def find_matching(
     chosen = replace(chosen, timer_topics=scope)
     end_s = time.monotonic() + within_s
     with open_files(settings) as directory:
-        matching = Matching(place_of(settings, directory))
+        matching = Matching(shard_fields(settings, directory))
         for chunk in list_chunks(directory, chosen, sys.maxsize):
             for timer in chunk.timers:
                 matching.add(timer)

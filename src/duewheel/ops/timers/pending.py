@@ -20,7 +20,7 @@ from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.files import open_files, place_of
+from duewheel.ops.files import open_files, shard_fields
 from duewheel.ops.named_timer_topic import decoded_handle
 from duewheel.ops.pages import page_of_parts
 from duewheel.registry.values import decoded_fields
@@ -71,11 +71,11 @@ def page_of(
     limit = wanted.limit
     chosen = replace(selection(settings, wanted, wanted.page), timer_topics=scope)
     with open_files(settings) as directory:
-        place = place_of(settings, directory)
+        of_shard = shard_fields(settings, directory)
         chunks = list_chunks(directory, chosen, limit + 1)
         parts = (([summary_of(timer) for timer in each.timers], each.reached) for each in chunks)
         timers, following = page_of_parts(parts, limit, within_s, lambda row: row.page)
-    return TimerList(**place, timers=timers, next=following)
+    return TimerList(**of_shard, timers=timers, next=following)
 
 
 def by_handle(settings: Settings, handle: str, *, body: bool) -> TimerWithMessage | None:

@@ -18,7 +18,7 @@ from duewheel.api.timers import HistogramRange, PendingHistogram, StatsOfShard
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.ops.files import files_identity, open_directory, place_of
+from duewheel.ops.files import files_identity, open_directory, shard_fields
 from duewheel.ops.timers.pending_stats import stats_of
 from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.schemas.arrays import Int64
@@ -96,9 +96,9 @@ class PendingView:
         """
         with self._lock:
             directory, timers = self._current()
-            place = place_of(self._settings, directory)
+            of_shard = shard_fields(self._settings, directory)
             found = pending_breakdown(directory, timers, self._clock.now_ms())
-        return stats_of(place, found)
+        return stats_of(of_shard, found)
 
     def histogram(self, wanted: HistogramQuery) -> PendingHistogram:
         """Counts pending timers by due time.
@@ -113,13 +113,13 @@ class PendingView:
         ranges = ranges_of(self._settings, wanted, now_ms)
         with self._lock:
             directory, timers = self._current()
-            place = place_of(self._settings, directory)
+            of_shard = shard_fields(self._settings, directory)
             bounds = [_NO_SLOT, closable_slot(now_ms, precision_ms), LATEST_SLOT]
             counts, rolls = timers.between(bounds)
             sample = self._sampled(directory, int(rolls.sum()))
             shown = [_shown(timers, each, precision_ms, sample) for each in ranges]
         return PendingHistogram(
-            **place,
+            **of_shard,
             now_ms=now_ms,
             precision_ms=precision_ms,
             pending=int(counts.sum()),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from duewheel.api.timers import LevelCount, PendingStats, StatsOfShard
 from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
-from duewheel.ops.files import open_files, place_of
+from duewheel.ops.files import ShardFields, open_files, shard_fields
 from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers
@@ -19,14 +18,14 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 def stats(settings: Settings, clock: Clock) -> StatsOfShard:
     """Counts pending timers by topic, by level, and by the seconds until they leave."""
     with open_files(settings) as directory:
-        place = place_of(settings, directory)
+        of_shard = shard_fields(settings, directory)
         found = pending_breakdown(directory, PendingTimers(directory), clock.now_ms())
-    return stats_of(place, found)
+    return stats_of(of_shard, found)
 
 
-def stats_of(place: Mapping[str, Any], counts: PendingStats) -> StatsOfShard:
-    """Adds the fields of `place_of` to counts of the shard."""
-    return StatsOfShard.model_validate({**place, **dict(counts)})
+def stats_of(of_shard: ShardFields, counts: PendingStats) -> StatsOfShard:
+    """Adds the fields of the shard to its counts."""
+    return StatsOfShard(**of_shard, **dict(counts))
 
 
 def levels(settings: Settings) -> Iterator[LevelCount]:
