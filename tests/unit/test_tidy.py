@@ -107,6 +107,14 @@ def test_no_test_module_imports_another() -> None:
     assert found == []
 
 
+def test_tests_of_commands_stand_under_the_name_of_their_module() -> None:
+    tests = [path.relative_to(ROOT / "tests/unit") for path in tracked("tests/unit/*/test_*.py")]
+    of_commands = [path for path in tests if path.parts[0] in {"cli", "ops"}]
+    assert of_commands, "no file was found"
+    modules = [path.with_name(path.name.removeprefix("test_")) for path in of_commands]
+    assert [path for path in modules if not (ROOT / "src/duewheel" / path).exists()] == []
+
+
 def attributes_born_late(a_class: ast.ClassDef) -> set[str]:
     """Those that a method gives, and neither `__init__` nor the class's body."""
     stored: dict[bool, set[str]] = {True: set(), False: set()}

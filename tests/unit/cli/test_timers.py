@@ -1,7 +1,8 @@
-"""The options of `list` and `show`: those that contradict one another, and bounds."""
+"""The options of `list`, `show` and `stats`, and the text of timers."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -9,15 +10,20 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.harness.local_world import NOW_MS
+from tests.harness.cancel_world import cancel
+from tests.harness.config_file import small_settings, write_config
+from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.stopped_shard import stopped_shard
-from tests.harness.timer_rows import TimerRow
+from tests.harness.timer_rows import P0, TimerRow
 
-from duewheel.api.requests import NewTimer, TimerFilter, TimerQuery
-from duewheel.api.schedules import NewSchedule
+from duewheel.api.requests import TimerFilter
+from duewheel.api.timers import TimerSummary
 from duewheel.cli.main import cli
-from duewheel.cli.request_options import request_of
+from duewheel.cli.output import printable
+from duewheel.cli.timers import timer_line
+from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, DiskFull
+from duewheel.ops.timers.pending import list_timers
 
 
 @pytest.mark.parametrize(
@@ -36,25 +42,6 @@ def test_a_timer_is_named_once(
     ended = CliRunner().invoke(cli, ["show", *options], standalone_mode=False)
     assert isinstance(ended.exception, ConfigError)
     assert reason in str(ended.exception)
-
-
-def test_a_key_of_any_length_is_searched_for() -> None:
-    key = "k" * 5_000  # longer than the head of an HTTP request permits
-    assert request_of(TimerFilter, {"key": key}).key_octets == key.encode()
-    with pytest.raises(ConfigError, match="4096"):
-        TimerQuery.of({"key": key})
-
-
-def test_a_problem_names_the_option_as_it_is_written() -> None:
-    with pytest.raises(ConfigError, match=r"^--header: "):
-        request_of(NewTimer, {"topic": "a", "delay": "1s", "headers": ["=no name"]})
-    with pytest.raises(ConfigError, match=r"^--from: "):
-        request_of(TimerFilter, {"since": "yesterday"})
-    both = {"target": "a", "value": "v", "cron": "0 8 * * *", "every": "1h"}
-    with pytest.raises(ConfigError, match="give either --cron or --every"):
-        request_of(NewSchedule, both)
-    with pytest.raises(ConfigError, match="--deliver-at, --delay and --level"):
-        request_of(NewTimer, {"topic": "a", "value": "v"})
 
 
 @pytest.fixture
@@ -108,3 +95,84 @@ def test_a_full_disk_of_the_output_is_not_that_of_the_shard(shard: Path) -> None
     assert line.endswith(
         "the disk of the output or of temporary files is full, or a quota is used up"
     )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return small_settings(tmp_path / "data")
+
+
+def pending(settings: Settings) -> list[TimerSummary]:
+    return list(list_timers(settings, TimerFilter(), 100))
+
+
+def test_a_line_of_a_timer(settings: Settings) -> None:
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    due_ms = NOW_MS + 5_000
+    world.append(*(TimerRow(0, n, due_ms, timer_id=b"id-%d" % n) for n in range(2)))
+    world.append(cancel(2, timer_id=b"id-1"))
+    world.stop()
+    first, second = (timer_line(row, NOW_MS) for row in pending(settings))
+    assert first.startswith("2027-01-15T08:00:05.000Z  in 5s  ")
+    assert "id id-0" in first and "CANCELLED" not in first
+    assert second.endswith("CANCELLED: will not be delivered")
+
+
+def test_what_is_special_about_a_timer() -> None:
+    row = {
+        "id": "a-0@1",
+        "source": "a-0@1",
+        "due_ms": NOW_MS + 86_400_000 * 3,
+        "leaves_ms": NOW_MS + 3_600_000,
+        "topic": "orders",
+        "level": 4,
+        "key_base64": "/wA=",
+        "value_bytes": None,
+        "rolled": True,
+        "cancelled": False,
+        "paused": False,
+        "page": "1-2",
+        "handle": None,
+    }
+    assert timer_line(TimerSummary.model_validate(row), NOW_MS) == (
+        "2027-01-15T09:00:00.000Z  in 1h  orders  key (base64) /wA=  id a-0@1  no value  level 4  "
+        "rolls; due 2027-01-18T08:00:00.000Z (in 3d)"
+    )
+    dead = {**row, "due_ms": None, "rolled": False, "value_bytes": 3, "level": None}
+    assert timer_line(TimerSummary.model_validate(dead), NOW_MS).endswith(
+        "id a-0@1  3 bytes  dead letter"
+    )
+
+
+def test_no_producer_writes_to_the_terminal() -> None:
+    row = {
+        "due_ms": NOW_MS,
+        "leaves_ms": NOW_MS,
+        "topic": "orders",
+        "level": None,
+        "key": "k\x1b[2J",
+        "id": "a\n2027-01-15  false \u202e line é",
+        "value_bytes": 1,
+        "rolled": False,
+        "cancelled": False,
+        "paused": False,
+        "source": "a-0@1",
+        "page": "1-2",
+        "handle": None,
+    }
+    line = printable(timer_line(TimerSummary.model_validate(row), NOW_MS))
+    assert r"key k\x1b[2J  id a\n2027-01-15  false \u202e line é" in line
+
+
+def test_stats_says_that_cancelled_timers_count(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "127.0.0.1:1", "app")
+    settings = load(config)
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(TimerRow(0, 1, NOW_MS + 5_000, timer_id=b"a"))
+    world.append(cancel(2, timer_id=b"a"))
+    world.stop()
+    words = ["stats", "--config", str(config)]
+    first = CliRunner().invoke(cli, words).output.splitlines()[1]
+    assert first.split(maxsplit=1) == ["pending", "1, cancelled ones included"]
+    counts = json.loads(CliRunner().invoke(cli, [*words, "--output", "json"]).output)
+    assert counts["pending"] == 1

@@ -1,8 +1,7 @@
-"""What a command that waits for a reply knows of the shard on its host."""
+"""How long a command waits for a reply, and its output without one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,11 @@ from tests.harness.config_file import small_settings
 from tests.harness.local_world import LocalWorld
 from tests.harness.timer_rows import P0
 
-from duewheel.checkpoints.file_lock import FileLock
-from duewheel.checkpoints.fs import HOST_FS
 from duewheel.cli.main import cli
 from duewheel.cli.replies import ReplyWait, end_of_wait
-from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.shard import local_readiness, processes
-from duewheel.runtime import run_file
-from duewheel.runtime.run_file import Supervised
+from duewheel.ops.shard import processes
 
 
 @pytest.fixture
@@ -46,41 +40,6 @@ def test_a_start_is_waited_for_and_one_wait_beyond_it(
 
 def test_a_wait_that_was_asked_for_is_not_extended(settings: Settings) -> None:
     assert ReplyWait(5.0, is_extended=False).goes_on(settings)() is False
-
-
-def test_reasons_are_those_of_the_shard_on_this_host(stopped: Settings, tmp_path: Path) -> None:
-    assert local_readiness.why_no_reply(stopped, SystemClock())[0] == "ingest is stopped"
-    elsewhere = stopped.model_copy(
-        update={"storage": stopped.storage.model_copy(update={"data_dir": tmp_path / "none"})}
-    )
-    assert local_readiness.why_no_reply(elsewhere, SystemClock()) == []
-
-
-@pytest.fixture
-def supervised(stopped: Settings) -> Iterator[Path]:
-    """The data directory of a `run`."""
-    data_dir = stopped.storage.data_dir
-    lock = FileLock(data_dir / run_file.LOCK_NAME)
-    assert lock.try_acquire()
-    yield data_dir
-    lock.close()
-
-
-@pytest.mark.parametrize(
-    ("ingest", "starting"),
-    [
-        (Supervised(pid=7), True),
-        (Supervised(pid=7, lives=True), False),
-        (Supervised(last_exit_code=1, last_reason="ended", next_try_ms=1), False),
-    ],
-)
-def test_a_start_is_seen_in_what_run_writes(
-    stopped: Settings, supervised: Path, ingest: Supervised, starting: bool
-) -> None:
-    assert not processes.is_starting(stopped)
-    fd = HOST_FS.open_file(supervised / run_file.FILE_NAME)
-    run_file.write(fd, {"ingest": ingest, "dequeue": Supervised(pid=8, lives=True)})
-    assert processes.is_starting(stopped) is starting
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`send-lines` without a broker: what is told if Kafka fails in the middle."""
+"""`send-lines` without a broker: lines that are refused, and an error of Kafka in the middle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from duewheel.cli.output import Printer
 from duewheel.client import Timer
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 from duewheel.ops.file_import.acknowledged import send_lines
-from duewheel.ops.file_import.line_records import fields_of, record_of
 from duewheel.testing import ManualClock
 
 
@@ -120,9 +119,3 @@ def test_the_reason_of_a_line_is_short(tmp_path: Path, capsys: pytest.CaptureFix
     first, second = capsys.readouterr().err.splitlines()
     assert "unknown-0: " in first
     assert max(len(first), len(second)) < 1_000
-
-
-def test_a_named_file_refuses_the_same_timer(tmp_path: Path) -> None:
-    fields = fields_of(b'{"topic": "orders", "delay": "1m"}', TimerFields())
-    with pytest.raises(ConfigError, match="give a value, or a key"):
-        record_of(settings_of(tmp_path), fields, "line 1", NOW_MS)

@@ -1,0 +1,51 @@
+"""What `cancel-matching` prints, and its bound."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.harness.config_file import write_config
+from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.timer_rows import P0, TimerRow
+
+from duewheel.cli.main import cli
+from duewheel.config.settings import load
+from duewheel.dev.listeners import HOST
+from duewheel.errors import ConfigError
+from duewheel.ops import connection
+
+
+@pytest.fixture
+def with_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The settings of a shard with three timers of the id `many`."""
+    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
+    path = write_config(tmp_path, f"{HOST}:1", "app")
+    settings = load(path)
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(*(TimerRow(0, n, NOW_MS + 5_000, timer_id=b"many") for n in range(3)))
+    world.stop()
+    return str(path)
+
+
+def test_a_filter_that_selects_too_many_names_the_options(with_many: str) -> None:
+    words = ["cancel-matching", "--id", "many", "--at-most", "2", "--dry-run"]
+    with pytest.raises(ConfigError) as raised:
+        cli([*words, "--config", with_many], standalone_mode=False)
+    text = str(raised.value)
+    assert text.startswith("more than 2 timers match")
+    assert "--at-most" in text and "--dry-run" in text
+
+
+def test_a_dry_run_of_a_bulk_cancel_has_written_nothing(with_many: str) -> None:
+    words = ["cancel-matching", "--id", "many", "--dry-run", "--config", with_many]
+    as_text = CliRunner().invoke(cli, words).stdout.splitlines()
+    assert [line.split() for line in as_text if "3" in line] == [
+        ["matched", "3"],
+        ["would", "write", "3"],
+    ]
+    as_json = json.loads(CliRunner().invoke(cli, [*words, "--output", "json"]).stdout)
+    assert (as_json["matched"], as_json["written"]) == (3, 0)
