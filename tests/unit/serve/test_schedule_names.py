@@ -1,52 +1,31 @@
-"""Schedules of one name in two timer topics, copies on their way, and large messages: what a team
-that may write to one topic does to the schedules of others.
+"""Schedules of one name in two timer topics, and copies on their way: what a team that may write to
+one topic does to the schedules of others.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
+from tests.harness.schedule_shard import HOURLY, OTHERS, put, rows, squat
 
 from duewheel.cli.schedules import schedule
-from duewheel.clock import SystemClock
-from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, NoSuchSchedule
-from duewheel.ops.schedules import apply, listing
+from duewheel.errors import NoSuchSchedule
+from duewheel.ops.schedules import listing
 from duewheel.serve import schedules
 from duewheel.testing.service import LocalService
-from duewheel.wheel.inspect import listing as wheel_listing
-from duewheel.wheel.inspect.listing import PendingTimer
 
-HOURLY = {"every": "1h", "target": "reports", "value": "ours"}
-OTHERS = {"timer_topic": "others"}
 READ_PAUSES_S = listing.READ_PAUSES_S  # the fixture makes them shorter
-
-
-def squat(service: LocalService, name: str = "daily") -> None:
-    service.producer("others").schedule("reports", b"theirs", id=name, every="1h")
-    service.pending()
-
-
-def put(client: TestClient, **others: Any) -> None:
-    assert client.put("/v1/schedules/daily", json=HOURLY | others).status_code == 200
-
-
-def rows(client: TestClient) -> list[tuple[str, str, str]]:
-    found = client.get("/v1/schedules").json()["schedules"]
-    return [(row["name"], row["timer_topic"], row["state"]) for row in found]
 
 
 def test_a_name_belongs_to_its_timer_topic(client: TestClient, service: LocalService) -> None:
     squat(service)
-    put(client)
+    put(client, "daily", **HOURLY)
     both = [("daily", "others", "active"), ("daily", "timers", "active")]
     assert rows(client) == both
     paused = client.post("/v1/schedules/daily/pause")
@@ -81,7 +60,7 @@ def test_a_name_that_another_topic_has_is_not_taken_for_it(
     assert "one in others" in str(CliRunner().invoke(schedule, command).exception)
     found = CliRunner().invoke(schedule, [*command, "--timer-topic", "others"])
     assert len(found.stdout.splitlines()) == 10
-    put(client)
+    put(client, "daily", **HOURLY)
     assert rows(client) == [("daily", "others", "active"), ("daily", "timers", "active")]
     unknown = client.get("/v1/schedules/daily", params={"timer_topic": "timer"})
     assert (unknown.status_code, unknown.json()["code"]) == (422, "invalid_request")
@@ -93,34 +72,6 @@ def test_the_url_of_a_new_schedule_names_its_timer_topic(client: TestClient) -> 
     assert client.put(path, json=HOURLY).status_code == 200
     assert client.put(path, json=HOURLY | OTHERS).status_code == 200
     assert rows(client) == [("daily", "others", "active")]
-
-
-def test_a_file_concerns_the_timer_topics_of_its_schedules(
-    applied: Callable[..., list[str]], client: TestClient, service: LocalService
-) -> None:
-    squat(service)
-    ours = "[daily]\nevery = '1h'\ntarget = 'reports'\nvalue = 'ours'\n"
-    assert applied(ours) == ["added daily"]
-    assert applied(ours, prune=True) == ["unchanged daily"]
-    other = "[poll]\nevery = '1h'\ntarget = 'reports'\nvalue = '1'\ntimer_topic = 'others'\n"
-    assert applied(ours + other, prune=True) == ["unchanged daily", "added poll", "removed daily"]
-    assert rows(client) == [("daily", "timers", "active"), ("poll", "others", "active")]
-    moved = ours + "timer_topic = 'others'\n"
-    assert applied(moved, prune=True) == ["added daily", "removed poll"]
-
-
-@pytest.mark.parametrize("text", ["", "# [daily]\n"])
-def test_a_file_without_schedules_stops_none(
-    applied: Callable[..., list[str]], client: TestClient, text: str
-) -> None:
-    """A template that was cut off, or rendered nothing."""
-    put(client)
-    put(client, **OTHERS)
-    for dry_run in (True, False):
-        with pytest.raises(ConfigError, match=r"schedules\.toml has no schedule.* --prune"):
-            applied(text, prune=True, dry_run=dry_run)
-    assert applied(text) == []
-    assert rows(client) == [("daily", "others", "active"), ("daily", "timers", "active")]
 
 
 def test_the_test_kit_tells_them_apart(service: LocalService) -> None:
@@ -171,26 +122,6 @@ def test_a_copy_on_its_way_is_awaited_outside_of_the_threads(
     assert rows(client) == [("daily", "others", "active"), *ours]
 
 
-def test_a_command_waits_for_a_copy_on_its_way(
-    config: Path, service: LocalService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service.producer().schedule("reports", b"1", id="daily", every="1h")
-    monkeypatch.setattr(time, "sleep", lambda _: service.pending())
-    found = CliRunner().invoke(schedule, ["next", "daily", "--config", str(config)])
-    assert len(found.stdout.splitlines()) == 10
-
-
-def test_a_prune_looks_again_for_a_copy_on_its_way(
-    applied: Callable[..., list[str]], service: LocalService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    poll = "[poll]\nevery = '1h'\ntarget = 'reports'\nvalue = '1'\n"
-    assert applied(poll) == ["added poll"]
-    service.producer().schedule("reports", b"1", id="daily", every="1h")
-    monkeypatch.setattr(apply, "READ_PAUSES_S", (0.3, 0.3))
-    monkeypatch.setattr(time, "sleep", lambda pause_s: pause_s and service.pending())
-    assert applied(poll, prune=True) == ["unchanged poll", "removed daily"]
-
-
 def test_a_read_of_none_is_a_few_short_looks(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,44 +139,3 @@ def test_a_read_of_none_is_a_few_short_looks(
     monkeypatch.setattr(schedules, "sleep", sleep)
     assert client.get("/v1/schedules/daily").status_code == 404
     assert len(looks) == len(slept) + 1 <= 4 and sum(slept) <= 1
-
-
-def test_lists_keep_and_decode_no_message(
-    client: TestClient,
-    settings: Settings,
-    service: LocalService,
-    applied: Callable[..., list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    count, size = 64, 32 << 10
-    for topic in ("timers", "others"):
-        for n in range(count // 2):
-            headers = [("a", b"x" * 1_000)] * 20
-            service.producer(topic).schedule(
-                "reports", b"v" * size, id=f"large-{n}", every="1h", headers=headers, key=b"k" * 99
-            )
-    service.pending()
-    monkeypatch.setattr(wheel_listing, "_MESSAGE_BYTES", size)
-
-    def decoded(_: PendingTimer) -> None:
-        pytest.fail("a message is decoded")
-
-    for name in ("value", "headers"):
-        monkeypatch.setattr(PendingTimer, name, property(decoded))
-    warm = listing.list_schedules(settings, SystemClock())  # imports, and caches
-    assert len(warm.schedules) == count
-    tracemalloc.start()
-    try:
-        found = listing.list_schedules(settings, SystemClock())
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < count * size / 4
-    assert len(found.schedules) == count and not found.more
-    fewer = listing.list_schedules(settings, SystemClock(), count - 1)
-    assert len(fewer.schedules) == count - 1 and fewer.more
-    other = "[poll]\nevery = '1h'\ntarget = 'reports'\nvalue = '1'\n"
-    assert applied(other, prune=True) == ["added poll"] + [
-        f"removed large-{n}" for n in range(count // 2)
-    ]
-    assert len(client.get("/v1/schedules").json()["schedules"]) == count // 2 + 1

@@ -1,48 +1,24 @@
-"""Schedules by the HTTP API and by the commands that need no Kafka: a shard on real files, whose
-clock only the test moves.
-"""
+"""Schedules by the HTTP API: a shard on real files, whose clock only the test moves."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
-from pyarrow.ipc import open_stream
-from tests.harness.served import KitWriter, RecordingProducer, recording_writer
+from tests.harness.schedule_shard import DAILY, listed, put
 
-from duewheel.api.schedules import NewSchedule
 from duewheel.cli.main import cli
-from duewheel.cli.schedules import schedule
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, NoSuchSchedule, Unacknowledged
-from duewheel.ops.schedules import apply, changes, listing
-from duewheel.ops.schedules.schedule_record import requested
+from duewheel.ops.schedules import listing
 from duewheel.serve.service import Service
-from duewheel.tables import schedules_table
 from duewheel.testing.memory_cluster import MemoryCluster
 from duewheel.testing.service import LocalService
 
-DAILY = {"cron": "30 8 * * *", "zone": "Europe/Berlin", "target": "reports", "value": "daily"}
 DAY_MS = 86_400_000
-
-
-def put(client: TestClient, name: str, **fields: Any) -> dict[str, Any]:
-    response = client.put(f"/v1/schedules/{name}", json=fields)
-    assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()
-    return found
-
-
-def listed(client: TestClient) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = client.get("/v1/schedules").json()["schedules"]
-    return rows
 
 
 def test_it_is_set_listed_changed_and_stopped(client: TestClient, service: LocalService) -> None:
@@ -115,17 +91,6 @@ def test_the_timer_of_a_paused_schedule_has_no_due_time(
     assert ["due", "paused"] in [line.split() for line in shown.splitlines()]
     timers = client.get("/v1/timers").json()["timers"]
     assert {row["id"]: row["paused"] for row in timers} == {"daily": True, "poll": False}
-
-
-def test_the_instants_of_a_zone_have_milliseconds(
-    client: TestClient, service: LocalService, config: Path
-) -> None:
-    put(client, "daily", **DAILY, jitter="10m")
-    service.advance("1s")
-    found = CliRunner().invoke(schedule, ["next", "daily", "--config", str(config)])
-    for line in found.stdout.splitlines():
-        of_utc, of_zone = map(datetime.fromisoformat, line.split())
-        assert of_utc == of_zone and of_zone.microsecond
 
 
 def test_it_is_triggered(client: TestClient, service: LocalService) -> None:
@@ -243,140 +208,3 @@ def test_a_name_may_have_slashes_and_line_breaks(
     assert client.post(f"{url}/pause", json={}).status_code == 200
     assert client.delete(url).status_code == 200
     assert listed(client) == []
-
-
-def test_a_name_in_two_partitions_is_refused_with_the_remedy(
-    client: TestClient, service: LocalService, settings: Settings
-) -> None:
-    for partition in (1, 2):
-        service.producer().schedule("orders", b"v", id="twice", every="1h", partition=partition)
-    service.advance("1s")
-    assert [row["name"] for row in listed(client)] == ["twice", "twice"]
-    with pytest.raises(ConfigError, match="timers-1 and timers-2: cancel all but one"):
-        changes.stop(KitWriter(settings, service), "twice", None)
-
-
-def test_commands_that_need_no_kafka(
-    client: TestClient, service: LocalService, config: Path
-) -> None:
-    def command(*words: str) -> Any:
-        return CliRunner().invoke(schedule, [*words, "--config", str(config)])
-
-    assert "no schedules" in command("list").stderr
-    put(client, "daily", **DAILY)
-    service.advance("1s")
-    when = "30 8 * * * Europe/Berlin  timers to reports  next 2027-01-16T07:30:00.000Z"
-    assert command("list").stdout == f"daily  active  {when}\n"
-    row = json.loads(command("list", "--output", "json").stdout)
-    assert (row["name"], row["every_ms"]) == ("daily", None)
-    with open_stream(command("list", "--output", "arrow").stdout_bytes) as stream:
-        assert stream.read_all() == schedules_table(config)
-    (in_table,) = schedules_table(config, timer_topic="timers").to_pylist()
-    assert (in_table["name"], in_table["state"]) == ("daily", "active")
-    assert in_table["next_due"] == datetime.fromisoformat("2027-01-16T07:30Z")
-    assert len(schedules_table(config, timer_topic="others")) == 0
-    lines = command("next", "daily").stdout.splitlines()
-    assert len(lines) == 10 and all("T08:30:00.000+0" in each for each in lines)
-    client.post("/v1/schedules/daily/pause", json={"note": "audit"})
-    assert command("list").stdout.endswith("to reports  audit\n")
-    assert "daily is paused" in command("next", "daily").stderr
-    assert isinstance(command("next", "nobody").exception, NoSuchSchedule)
-
-
-FILE = """
-[daily]
-cron = "30 8 * * *"
-zone = "Europe/Berlin"
-target = "reports"
-value = "daily"
-
-[poll]
-every = "90s"
-target = "orders"
-value = "poll"
-jitter = "1m"
-ends = 2030-01-01T00:00:00Z
-headers = [{ name = "a", value = "b" }]
-"""
-
-
-def test_an_apply_that_fails_on_its_way_tells_how_far_it_came(
-    service: LocalService, settings: Settings, config: Path
-) -> None:
-    writer = recording_writer(settings, RecordingProducer(closed={"others"}), service.clock)
-    path = config.with_name("schedules.toml")
-    path.write_text(FILE + 'timer_topic = "others"\n')
-    with pytest.raises(Unacknowledged, match="written before: 1 of 2 changes"):
-        apply.apply(writer, path, prune=False, dry_run=False, wait_s=0)
-
-
-def test_a_file_is_applied_by_its_differences(
-    applied: Callable[..., list[str]], service: LocalService, client: TestClient
-) -> None:
-    assert applied(FILE, dry_run=True) == ["added daily", "added poll"]
-    assert service.records("timers") == []
-    assert applied(FILE) == ["added daily", "added poll"]
-    service.advance("7s")
-    before = {row["name"]: row["next_due_ms"] for row in listed(client)}
-    same = FILE.replace("90s", "90000ms").replace("1m", "60s").replace("01-01T00", "01-01T01")
-    same = same.replace("00:00Z", "00:00+01:00")
-    assert applied(same) == ["unchanged daily", "unchanged poll"]
-    assert {row["name"]: row["next_due_ms"] for row in listed(client)} == before
-    client.post("/v1/schedules/poll/pause", json={"note": "audit"})
-    assert applied(FILE) == ["unchanged daily", "unchanged poll"]
-    changed = (
-        FILE.replace("90s", "2m").replace('"b"', '"c"').replace('value = "poll"\n', "key = 'k'\n")
-    )
-    assert applied(changed) == [
-        "unchanged daily",
-        "changed poll every 90s -> 2m value poll -> - headers.0 a=b -> a=c key - -> k",
-    ]
-    assert [(row["every_ms"], row["note"]) for row in listed(client)][1] == (120_000, "audit")
-    only_daily = FILE[: FILE.index("[poll]")]
-    assert applied(only_daily) == ["unchanged daily"]
-    assert applied(only_daily, prune=True, dry_run=True) == ["unchanged daily", "removed poll"]
-    assert applied(only_daily, prune=True) == ["unchanged daily", "removed poll"]
-    assert [row["name"] for row in listed(client)] == ["daily"]
-    ended = only_daily + "ends = 1_000\n"
-    assert applied(ended) == ["removed daily"]
-    assert applied(ended) == ["unchanged daily"]
-    assert listed(client) == []
-
-
-def test_a_defect_anywhere_writes_nothing(
-    applied: Callable[..., list[str]], service: LocalService
-) -> None:
-    wrong = FILE + '[c]\nevery = "1ms"\ntarget = "orders"\n[d]\nevry = "1h"\n[e]\ntarget = "x"\n'
-    with pytest.raises(ConfigError) as refused:
-        applied(wrong + "f = 1\n")
-    text = str(refused.value)
-    assert "c: every '1ms' is below a second" in text
-    assert 'd: there is no key "evry"; did you mean "every"?' in text
-    assert 'e: there is no key "f"' in text
-    for name, reason in (("Nowhere/City", "daily: .*no time zone"), ("", "cannot be read")):
-        text = FILE.replace("Europe/Berlin", name) if name else "["
-        with pytest.raises(ConfigError, match=reason):
-            applied(text)
-    reason = r"schedules\.toml .*\n  poll: it would become a dead letter: TIMER_JITTER_MS"
-    with pytest.raises(ConfigError, match=reason):
-        applied(FILE.replace("1m", "9d"))
-    assert service.records("timers") == []
-
-
-def test_the_schedules_of_another_shard_are_left_to_it(
-    client: TestClient, settings: Settings, service: LocalService
-) -> None:
-    producer = service.producer()
-    owner = producer.partition_of(b"daily") % 2
-    of_other = settings.model_copy(
-        update={"shard": settings.shard.model_copy(update={"index": 1 - owner, "count": 2})}
-    )
-    writer = KitWriter(of_other, service)
-    with pytest.raises(ConfigError, match=f"belongs to shard {owner}, this is {1 - owner}"):
-        changes.put(writer, "daily", NewSchedule.of(DAILY), may_add=True)
-    with pytest.raises(NoSuchSchedule):
-        changes.put(writer, "daily", NewSchedule.of(DAILY))
-    now_ms = service.clock.now_ms()
-    record = requested(settings, "daily", NewSchedule.of(DAILY), now_ms)
-    step = apply._step(writer, "daily", record, None, now_ms)  # noqa: SLF001
-    assert step.change == "elsewhere" and not step.writes

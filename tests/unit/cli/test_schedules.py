@@ -1,0 +1,67 @@
+"""The commands `schedule list` and `schedule next`, which need no Kafka."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fastapi.testclient import TestClient
+from pyarrow.ipc import open_stream
+from tests.harness.schedule_shard import DAILY, put
+
+from duewheel.cli.schedules import schedule
+from duewheel.errors import NoSuchSchedule
+from duewheel.tables import schedules_table
+from duewheel.testing.service import LocalService
+
+
+def test_the_instants_of_a_zone_have_milliseconds(
+    client: TestClient, service: LocalService, config: Path
+) -> None:
+    put(client, "daily", **DAILY, jitter="10m")
+    service.advance("1s")
+    found = CliRunner().invoke(schedule, ["next", "daily", "--config", str(config)])
+    for line in found.stdout.splitlines():
+        of_utc, of_zone = map(datetime.fromisoformat, line.split())
+        assert of_utc == of_zone and of_zone.microsecond
+
+
+def test_commands_that_need_no_kafka(
+    client: TestClient, service: LocalService, config: Path
+) -> None:
+    def command(*words: str) -> Any:
+        return CliRunner().invoke(schedule, [*words, "--config", str(config)])
+
+    assert "no schedules" in command("list").stderr
+    put(client, "daily", **DAILY)
+    service.advance("1s")
+    when = "30 8 * * * Europe/Berlin  timers to reports  next 2027-01-16T07:30:00.000Z"
+    assert command("list").stdout == f"daily  active  {when}\n"
+    row = json.loads(command("list", "--output", "json").stdout)
+    assert (row["name"], row["every_ms"]) == ("daily", None)
+    with open_stream(command("list", "--output", "arrow").stdout_bytes) as stream:
+        assert stream.read_all() == schedules_table(config)
+    (in_table,) = schedules_table(config, timer_topic="timers").to_pylist()
+    assert (in_table["name"], in_table["state"]) == ("daily", "active")
+    assert in_table["next_due"] == datetime.fromisoformat("2027-01-16T07:30Z")
+    assert len(schedules_table(config, timer_topic="others")) == 0
+    lines = command("next", "daily").stdout.splitlines()
+    assert len(lines) == 10 and all("T08:30:00.000+0" in each for each in lines)
+    client.post("/v1/schedules/daily/pause", json={"note": "audit"})
+    assert command("list").stdout.endswith("to reports  audit\n")
+    assert "daily is paused" in command("next", "daily").stderr
+    assert isinstance(command("next", "nobody").exception, NoSuchSchedule)
+
+
+def test_a_command_waits_for_a_copy_on_its_way(
+    config: Path, service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.producer().schedule("reports", b"1", id="daily", every="1h")
+    monkeypatch.setattr(time, "sleep", lambda _: service.pending())
+    found = CliRunner().invoke(schedule, ["next", "daily", "--config", str(config)])
+    assert len(found.stdout.splitlines()) == 10
