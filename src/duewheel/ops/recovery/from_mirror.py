@@ -26,6 +26,7 @@ from types import MappingProxyType
 import numpy as np
 
 from duewheel import factory
+from duewheel.api.file_import import FileImported
 from duewheel.api.recovery import MirrorRecovered
 from duewheel.api.requests import TimerFields
 from duewheel.clock import Clock
@@ -44,7 +45,9 @@ from duewheel.schemas.batches import NEVER, NO_KEY, OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import partition_name
 
 _STAMPED = "message.timestamp.type"
-_OF_IMPORT = MirrorRecovered.model_fields.keys() - {"cancelled"}  # its own are others
+# The fields that the import of the waiting records fills in. Not `cancelled`: an import counts its
+# cancels in it, a recovery the timers that the lost cluster had cancelled.
+_OF_IMPORT = MirrorRecovered.model_fields.keys() - {"cancelled"}
 _CHANGED = (
     "{lines} timers are written, which this call would not begin with: repeat the options of the "
     "first call. If these are the same, copied topics were made again or have lost records"
@@ -112,20 +115,29 @@ def recover(
         )
         sent = import_lines(settings, clock, lines, TimerFields(), choice)
         not_taken = _not_taken(reader, ends)
+    return _result(sent, found, not_taken, evidence.newest_ms)
+
+
+def _result(
+    sent: FileImported,
+    tally: _MirrorTally,
+    not_taken: dict[str, int],
+    newest_receipt_ms: int | None,
+) -> MirrorRecovered:
     return MirrorRecovered(
         **sent.model_dump(include=_OF_IMPORT),
-        records=found.records,
-        delivered=found.states[RecordState.LEFT],
-        cancelled=found.states[RecordState.CANCELLED],
-        kept_out=found.states[RecordState.KEPT_OUT],
-        copied=found.states[RecordState.COPIED],
-        assumed_delivered=found.assumed,
-        unclear_cancels=found.unclear,
-        unclear_windows=found.windows,
-        left_out=dict(+found.left_out),
+        records=tally.records,
+        delivered=tally.states[RecordState.LEFT],
+        cancelled=tally.states[RecordState.CANCELLED],
+        kept_out=tally.states[RecordState.KEPT_OUT],
+        copied=tally.states[RecordState.COPIED],
+        assumed_delivered=tally.assumed,
+        unclear_cancels=tally.unclear,
+        unclear_windows=tally.windows,
+        left_out=dict(+tally.left_out),
         not_taken=not_taken,
-        newest_record_ms=found.newest_ms,
-        newest_receipt_ms=evidence.newest_ms,
+        newest_record_ms=tally.newest_ms,
+        newest_receipt_ms=newest_receipt_ms,
     )
 
 
