@@ -53,7 +53,7 @@ def fire(writer: TimerWriter, handle: str, *, reply: bool) -> WrittenChange[Repl
         return None
     # Its slot may be closed before ingest has the cancel: both timers would be delivered.
     if not timer.rolled and timer.leaves_ms - writer.clock.now_ms() < LEAVES_SOON_MS:
-        raise Conflict("the timer leaves within seconds by itself")
+        raise Conflict("the timer leaves within seconds by itself: wait for it")
     # A delay of 0 would be past due where a topic refuses that.
     return _replace(writer, timer, DueTime.of(delay="1ms"), reply=reply)
 
@@ -61,7 +61,7 @@ def fire(writer: TimerWriter, handle: str, *, reply: bool) -> WrittenChange[Repl
 def _changeable(settings: Settings, handle: str) -> PendingTimer | None:
     timer = pending_by_handle(settings, handle)
     if timer is not None and timer.cancelled:
-        raise Conflict("the timer is cancelled")
+        raise Conflict("the timer is cancelled: schedule a new one")
     return timer
 
 
@@ -70,7 +70,7 @@ def _replace(
 ) -> WrittenChange[ReplacedPending]:
     topic, handle = source_of(timer)[0], handle_of(timer)
     if handle is None:
-        raise Conflict("a dead letter has no due time")
+        raise Conflict("it is a dead letter, without a due time: replay it once it has left")
     if timer.recurring:
         raise Conflict(f"the timer is {CHANGE_RECURRING}")
     headers = non_null_headers(timer.headers)

@@ -96,7 +96,7 @@ def fields_of(line: bytes, defaults: TimerFields) -> Fields:
         ConfigError: the line is too long, or no JSON object.
     """
     if len(line.removesuffix(b"\n")) > LINE_BYTES_MAX:
-        raise ConfigError(f"the line has more than {LINE_BYTES_MAX} bytes")
+        raise ConfigError(f"the line has more than {LINE_BYTES_MAX} bytes: shorten it")
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -59,7 +59,9 @@ def fields_in(line: FileLine, defaults: TimerFields) -> Fields | None:
         ConfigError: the line has no fields of a timer.
     """
     if line.is_rest:
-        raise ConfigError("the rest of a line too long")
+        raise ConfigError(
+            f"this is the rest of a line of more than {LINE_BYTES_MAX} bytes: shorten it"
+        )
     return fields_of(line.content, defaults) if line.content.strip() else None
 
 

@@ -159,13 +159,21 @@ def _lost_partitions(
     counts = topics.partition_counts([*mirrors, *mirrors.values()])
     if missing := sorted(set(settings.timer.topics).difference(mirrors.values())):
         names = ", ".join(f"{prefix}{topic}" for topic in missing)
-        raise ConfigError(f"{names}: no such topic, so {', '.join(missing)} has no mirror here")
+        raise ConfigError(
+            f"{names}: no such topic, so {', '.join(missing)} has no mirror here: copy it, or take "
+            "it out of timer.topics"
+        )
     for name in sorted(mirrors):
         if name in settings.timer_topics:
-            raise ConfigError(f"{name} is a timer topic here: this shard would read the mirror")
+            raise ConfigError(
+                f"{name} is a timer topic here: this shard would read the mirror. Take it out of "
+                "timer.topics"
+            )
         if configs.get(name, {}).get(_STAMPED) == "LogAppendTime":
             why = f"{_STAMPED}=LogAppendTime: the times of its records are the mirror's own"
-            raise ConfigError(f"{name} has {why}, so due times are not known")
+            raise ConfigError(
+                f"{name} has {why}, so due times are not known: copy it again with CreateTime"
+            )
         here = counts.get(mirrors[name], counts[name])
         if here != counts[name]:
             raise ConfigError(
