@@ -18,7 +18,8 @@ from duewheel.ops.recovery.mirrored_rows import UNNAMED, Kind, MirroredRows
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME
 
-# Timers of one id. A cancel of one of more is unclear: each would look at all.
+# Pending timers of one id, among which a cancel of a single one searches. Beyond them it counts as
+# unclear: the time would grow with the product of cancels and timers, both of any producer.
 _CANDIDATES_MAX = 100
 
 

@@ -47,8 +47,9 @@ _OF_DATA = ("22", "54", "XX")
 # For a server that no longer answers: s, ms, s; those of the connection string count more.
 _TIMEOUTS = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_idle": 30}
 
-# Names of topics pass as bytes: in a database without an encoding they may be no text. (Of the
-# collation: an index serves no comparison by that of getdatabaseencoding.)
+# Names of topics pass as bytes: in a database without an encoding they may be no text. convert_from
+# takes over the collation of getdatabaseencoding(), "C"; the index serves only comparisons by that
+# of its column, the default one.
 _NAME = 'convert_from(%(name)s, getdatabaseencoding()) COLLATE "default"'
 # From one name to the next by the index, however many rows each has.
 _NAMES = f"""
@@ -97,6 +98,10 @@ class _Length(NamedTuple):
     seq: int
     id: UUID
     size: int
+
+    @property
+    def is_readable(self) -> bool:
+        return self.size <= ROW_BYTES_MAX
 
 
 class OutboxTable:
@@ -155,7 +160,7 @@ class OutboxTable:
                 if self._part(position) < position.part:
                     self._delete(position)
                 lengths = self._lengths(rows_max)
-            rows, refused = self._read([row for row in lengths if row.size <= ROW_BYTES_MAX])
+            rows, refused = self._read([row for row in lengths if row.is_readable])
         refused += [
             RefusedRow(
                 row.seq,
@@ -163,7 +168,7 @@ class OutboxTable:
                 f"{row.size} bytes, those of key and headers 16 times: at most {ROW_BYTES_MAX}",
             )
             for row in lengths
-            if row.size > ROW_BYTES_MAX
+            if not row.is_readable
         ]
         return rows, refused
 
@@ -191,7 +196,7 @@ class OutboxTable:
                 if size >= _PART_BYTES:
                     break
                 part.append(row)
-                size += row.size if row.size <= ROW_BYTES_MAX else 0
+                size += row.size if row.is_readable else 0
                 self._last_topic = name
         counts = [len(rows) for rows in waiting.values()]
         self.has_more = len(part) < sum(counts) or rows_max in counts or bool(self._names_after)
