@@ -40,23 +40,29 @@ def due(records: list[Any]) -> list[int]:
     return [int(dict(record.headers)["TIMER_DUE_MS"]) for record in records]
 
 
+def patiently(shard: WholeShard, *words: str) -> Any:
+    """Runs a command of schedules, again while the next copy of the named one is on its way: a busy
+    host outlasts the command's own patience.
+    """
+    done = list[Any]()
+
+    def is_there() -> bool:
+        try:
+            done.append(shard.command("schedule", *words))
+        except AssertionError as error:
+            if "has no schedule" not in str(error):
+                raise
+        return bool(done)
+
+    shard.wait(is_there)
+    return done[0]
+
+
 def by_commands(shard: WholeShard) -> None:
     """The same timers, and others, by `duewheel schedule`."""
 
     def schedule(*words: str) -> Any:
-        """Again while the next copy is on its way: a busy host outlasts the command's patience."""
-        done = list[Any]()
-
-        def is_there() -> bool:
-            try:
-                done.append(shard.command("schedule", *words))
-            except AssertionError as error:
-                if "has no schedule" not in str(error):
-                    raise
-            return bool(done)
-
-        shard.wait(is_there)
-        return done[0]
+        return patiently(shard, *words)
 
     def rows() -> list[dict[str, Any]]:
         return objects(shard.config, "schedule", "list")[1]
