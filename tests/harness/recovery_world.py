@@ -118,6 +118,7 @@ def settings_of_files(world: RecoveryWorld) -> Settings:
     """With which its files are served."""
     timer: dict[str, Any] = {"topics": TIMER_TOPIC, "targets": "*", "slots": 4096, "margin": "0s"}
     timer |= {"precision_ms": PRECISION_MS, "roll_window": "40s"}
+    timer["topic"] = {TIMER_TOPIC: {"recurring": True}}
     return load(None, {"timer": timer, "storage": {"data_dir": world.path}})
 
 

@@ -11,6 +11,7 @@ from duewheel.api.field_rules import Schema, exactly_one, needs
 from duewheel.api.model import InstantMs, RequestFields, Result
 from duewheel.api.recurring_time import Missed, RecurringTime
 from duewheel.api.requests import INSTANT, Duration, MessageFields, NumberOrInstant, Target, Topic
+from duewheel.api.timers import OfShard
 from duewheel.config.instants import parse_instant
 from duewheel.schemas.header_names import CRON_BYTES_MAX
 
@@ -98,7 +99,7 @@ class ScheduleFilter(RequestFields):
     timer_topic: Topic | None = Field(default=None, description="only those of this timer topic")
 
 
-class ScheduleList(Result):
+class ScheduleList(OfShard):
     """The recurring schedules of this shard by name."""
 
     schedules: list[ScheduleSummary]

@@ -16,7 +16,7 @@ from duewheel.api.schedules import NewSchedule, Pause, ScheduleDifference, Sched
 from duewheel.cli.command_help import CommandGroup
 from duewheel.cli.options import Command, with_dry_run, with_result, with_writer
 from duewheel.cli.output import Printer, say
-from duewheel.cli.replies import DEFAULT_S, say_if_missing, why_late
+from duewheel.cli.replies import DEFAULT_S, say_if_missing, say_if_recovering, why_late
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.durations import format_duration_ms
@@ -87,6 +87,7 @@ def list_(settings: Settings, output: Printer) -> None:
     """
     from duewheel.ops.schedules.listing import list_schedules
 
+    say_if_recovering(settings)
     rows = list_schedules(settings, SystemClock()).schedules
     if output.table_format:
         from duewheel.cli.table_output import write_table
@@ -105,6 +106,7 @@ def next_(settings: Settings, name: str, timer_topic: str | None, output: Printe
     """Show the next ten instants of a schedule, in UTC and in its zone."""
     from duewheel.ops.schedules import listing
 
+    say_if_recovering(settings)
     look = partial(listing.next_instants, settings, SystemClock(), name, timer_topic)
     found = listing.patiently(look, listing.READ_PAUSES_S)
     if found.paused:

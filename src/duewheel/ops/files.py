@@ -65,6 +65,18 @@ def is_recovering(state: State) -> bool:
     return ShardFacts(state, now_ms=0).is_recovering  # a fact without an age
 
 
+def require_recovered(state: State) -> None:
+    """Refuses a change that depends on all pending timers.
+
+    Raises:
+        RecoveryPending: a recovery is under way.
+    """
+    if is_recovering(state):
+        raise RecoveryPending(
+            "the shard recovers, and still reads its timer topics again: try later"
+        )
+
+
 class ShardFields(TypedDict):
     """The fields of `OfShard` (api/timers.py)."""
 

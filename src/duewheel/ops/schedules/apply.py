@@ -24,9 +24,8 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.timer_writer import TimerWriter
-from duewheel.ops.files import open_files
 from duewheel.ops.schedules.changes import await_taken, partition_of, write_record
-from duewheel.ops.schedules.listing import READ_PAUSES_S, find_schedules, pending
+from duewheel.ops.schedules.listing import READ_PAUSES_S, files_to_change, find_schedules, pending
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested, without_messages
 from duewheel.schemas import header_names as names
 from duewheel.wheel.inspect.listing import PendingTimer
@@ -60,6 +59,7 @@ def apply(
 
     Raises:
         ConfigError: the file has defects, or no schedule and `prune`; nothing was written.
+        RecoveryPending: as `find_schedules`; nothing was written.
         KafkaUnavailable, Unacknowledged: some of the changes may be written: apply it again.
     """
     settings, tables = writer.settings, _tables(path)
@@ -198,7 +198,7 @@ def _removed(settings: Settings, wanted: Mapping[str, str]) -> Iterator[_Step]:
     topics, found = set(wanted.values()), dict[tuple[object, ...], ScheduleRecord]()
     for pause_s in (0.0, *READ_PAUSES_S):
         time.sleep(pause_s)
-        with open_files(settings) as directory:
+        with files_to_change(settings) as directory:
             for each in chain.from_iterable(map(without_messages, pending(directory))):
                 if each.timer_topic in topics:
                     found[each.timer_topic, each.name, each.partition] = each

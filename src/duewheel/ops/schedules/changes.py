@@ -72,6 +72,7 @@ def put(
     Raises:
         NoSuchSchedule: without `may_add`: there is none to replace.
         ConfigError: as `requested`, or there is no data directory.
+        RecoveryPending: as `find_schedules`; nothing was written.
         KafkaUnavailable, Unacknowledged: as `ops.changes.requests.send`.
     """
     record = requested(writer.settings, name, new, writer.clock.now_ms())
@@ -93,10 +94,10 @@ def pause(writer: TimerWriter, name: str, timer_topic: str | None, note: str) ->
 
     Raises:
         NoSuchSchedule: there is none.
-        ConfigError, KafkaUnavailable, Unacknowledged: as `put`.
+        ConfigError, RecoveryPending, KafkaUnavailable, Unacknowledged: as `put`.
     """
     settings, now_ms = writer.settings, writer.clock.now_ms()
-    timer = require_schedule(settings, name, timer_topic)
+    timer = require_schedule(settings, name, timer_topic, to_change=True)
     record = ScheduleRecord.of(timer).paused(settings, note, timer, now_ms)
     return _put(writer, record)
 
@@ -104,13 +105,13 @@ def pause(writer: TimerWriter, name: str, timer_topic: str | None, note: str) ->
 def resume(writer: TimerWriter, name: str, timer_topic: str | None) -> WrittenSchedule:
     """Ends a pause: the instants from now on fire. Raises as `pause`."""
     settings, now_ms = writer.settings, writer.clock.now_ms()
-    record = ScheduleRecord.of(require_schedule(settings, name, timer_topic))
+    record = ScheduleRecord.of(require_schedule(settings, name, timer_topic, to_change=True))
     return _put(writer, record.resumed(settings, now_ms))
 
 
 def stop(writer: TimerWriter, name: str, timer_topic: str | None) -> WrittenSchedule:
     """Ends a schedule for good, by a cancel. Raises as `pause`."""
-    record = ScheduleRecord.of(require_schedule(writer.settings, name, timer_topic))
+    record = ScheduleRecord.of(require_schedule(writer.settings, name, timer_topic, to_change=True))
     at, topic = _write(writer, record, stops=True), record.timer_topic
     return WrittenSchedule(ScheduleSummary(name=name, state="stopped", timer_topic=topic), at)
 
@@ -119,7 +120,7 @@ def trigger(writer: TimerWriter, name: str, timer_topic: str | None) -> Schedule
     """Fires a schedule once more, now: an ordinary timer with its message and an id of its own.
     Raises as `pause`.
     """
-    record = ScheduleRecord.of(require_schedule(writer.settings, name, timer_topic))
+    record = ScheduleRecord.of(require_schedule(writer.settings, name, timer_topic, to_change=True))
     with writer.producer(record.timer_topic) as producer:
         timer = write_trigger(writer.settings, producer, record, writer.clock.now_ms())
         return result_of(Scheduled, timer.result(ACKNOWLEDGED_S))

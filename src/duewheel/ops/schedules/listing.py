@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from duewheel.api.schedules import NextInstants, ScheduleList, ScheduleSummary
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
-from duewheel.ops.files import open_files
+from duewheel.ops.files import open_files, shard_fields, require_recovered
 from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules.schedule_record import without_messages
 from duewheel.ops.timers.pending import source_of
@@ -54,6 +54,7 @@ def list_schedules(
     topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
     rows, now_ms = list[ScheduleSummary](), clock.now_ms()
     with open_files(settings) as directory:
+        place = shard_fields(settings, directory)
         for part in pending(directory, scope=scope):
             if topic is not None:
                 part = [timer for timer in part if source_of(timer)[0] == topic]
@@ -63,7 +64,7 @@ def list_schedules(
             if len(rows) > limit:
                 break
     found = sorted(rows[:limit], key=lambda row: (row.name, row.timer_topic))
-    return ScheduleList(schedules=found, more=len(rows) > limit)
+    return ScheduleList(**place, schedules=found, more=len(rows) > limit)
 
 
 def show_schedule(
@@ -90,18 +91,21 @@ def next_instants(
     )
 
 
-def require_schedule(settings: Settings, name: str, timer_topic: str | None) -> PendingTimer:
+def require_schedule(
+    settings: Settings, name: str, timer_topic: str | None, *, to_change: bool = False
+) -> PendingTimer:
     """Returns the pending copy of a schedule.
 
     Args:
         timer_topic: by default the first of `timer.topics`.
+        to_change: as `files_to_change`.
 
     Raises:
         NoSuchSchedule: there is none of this name in this timer topic; names others that have one.
-        ConfigError: as `find_schedules`, or there is no such timer topic.
+        ConfigError, RecoveryPending: as `find_schedules`, or there is no such timer topic.
     """
     topic = timer_topic_of(settings, timer_topic)
-    with open_files(settings) as directory:
+    with (files_to_change if to_change else open_files)(settings) as directory:
         found, others = _matching(directory, {name: topic})
     if name in found:
         return found[name]
@@ -110,16 +114,30 @@ def require_schedule(settings: Settings, name: str, timer_topic: str | None) -> 
 
 
 def find_schedules(settings: Settings, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:
-    """Returns the pending copies of schedules, by name.
+    """Returns the pending copies of schedules that are to be changed, by name.
 
     Args:
         wanted: their timer topics by their names.
 
     Raises:
         ConfigError: there is no data directory, or one is pending in several partitions.
+        RecoveryPending: as `files_to_change`.
+    """
+    with files_to_change(settings) as directory:
+        return _matching(directory, wanted)[0]
+
+
+@contextmanager
+def files_to_change(settings: Settings) -> Iterator[DataDirectory]:
+    """Opens the data directory for a change of its schedules.
+
+    Raises:
+        NoDataDirectory: it does not exist yet.
+        RecoveryPending: a copy in it may be old, and its newer ones not read again yet.
     """
     with open_files(settings) as directory:
-        return _matching(directory, wanted)[0]
+        require_recovered(directory.state)
+        yield directory
 
 
 def patiently(

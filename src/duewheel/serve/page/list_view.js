@@ -6,8 +6,10 @@ import { button, el, head, note, table } from "./dom.js";
 import { counted, now, timeOfDay } from "./format.js";
 import { SearchForm } from "./search_form.js";
 
-/** A search whose pages follow each other: `read` gets one, with its rows under a name. */
-export function pages(name, read) {
+/** A search whose pages follow each other: `read` gets one, with its rows under a name; `says` makes
+ * a sentence about it.
+ */
+export function pages(name, read, says = () => "") {
   const search = {
     page: null,
     isOpen: true,
@@ -15,6 +17,7 @@ export function pages(name, read) {
       const found = await read(search.page);
       search.page = found.next ?? null;
       search.isOpen = search.page !== null;
+      search.says = says(found);
       return found[name];
     },
   };

@@ -14,6 +14,7 @@ import {
   stopSchedule,
   triggerSchedule,
 } from "./operations.js";
+import { unreadIn } from "./timer_search.js";
 
 const MISSED = {
   skip: "do not fire, but for those that are at most a minute late",
@@ -61,7 +62,7 @@ export function schedulesView(section) {
     order: `; times in ${zone()}`,
     heads: ["Schedule", "State", "Fires", "Timer topic", "Target", "Next"],
     fields: [{ name: "timer_topic", label: "Timer topic", maxlength: 249 }],
-    begin: (wanted) => pages("schedules", () => schedules(wanted)),
+    begin: (wanted) => pages("schedules", () => schedules(wanted), saysOf),
     cells: cellsOf,
     key: ({ name, timer_topic: topic }) => `${name} ${topic}`,
     open: (row) => openSchedule(row, () => view.load(true)),
@@ -69,6 +70,8 @@ export function schedulesView(section) {
   });
   return view;
 }
+
+const saysOf = ({ shard, recovering }) => unreadIn(recovering ? [shard] : []);
 
 function cellsOf(row) {
   const next = or(row.next_due_ms, moment, muted("none"));

@@ -107,7 +107,7 @@ export class FleetSearch {
 }
 
 /** A sentence about each shard that recovers. */
-function unreadIn(shards) {
+export function unreadIn(shards) {
   const text = "still reads its timer topics again: others may be pending";
   return shards.map((shard) => ` Shard ${shard} ${text}.`).join("");
 }
