@@ -225,8 +225,8 @@ def _shown(record: ScheduleRecord) -> dict[str, str]:
         **octets_shown("value", record.value),
     }
     for number, (name, value) in enumerate(record.headers):
-        (text,) = octets_shown("value", value).values()
-        values[f"headers.{number}"] = f"{name}={text}"
+        place = f"headers.{number}"
+        values |= {f"{place}.name": name, **octets_shown(f"{place}.value", value)}
     return {name: text for name, text in values.items() if text is not None}
 
 

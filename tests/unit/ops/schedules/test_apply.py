@@ -62,7 +62,7 @@ def test_a_file_is_applied_by_its_differences(
     )
     assert applied(changed) == [
         "unchanged daily",
-        "changed poll every 90s -> 2m value poll -> - headers.0 a=b -> a=c key - -> k",
+        "changed poll every 90s -> 2m value poll -> - headers.0.value b -> c key - -> k",
     ]
     assert [(row["every_ms"], row["note"]) for row in listed(client)][1] == (120_000, "audit")
     only_daily = FILE[: FILE.index("[poll]")]
@@ -133,3 +133,15 @@ def test_a_prune_looks_again_for_a_copy_on_its_way(
     monkeypatch.setattr(apply, "READ_PAUSES_S", (0.3, 0.3))
     monkeypatch.setattr(time, "sleep", lambda pause_s: pause_s and service.pending())
     assert applied(poll, prune=True) == ["unchanged poll", "removed daily"]
+
+
+def test_octets_of_a_header_are_not_the_text_of_their_base64(
+    applied: Callable[..., list[str]], service: LocalService
+) -> None:
+    text, octets = 'value = "/w=="', 'value_base64 = "/w=="'
+    assert applied(FILE.replace('value = "b"', text)) == ["added daily", "added poll"]
+    service.advance("1s")
+    assert applied(FILE.replace('value = "b"', octets)) == [
+        "unchanged daily",
+        "changed poll headers.0.value /w== -> - headers.0.value_base64 - -> /w==",
+    ]
