@@ -213,7 +213,7 @@ def _range(
             go_on = {p: o for p, o in audited.items() if o <= ends.get(p, -1)}
             firsts = {p: go_on.get(p, first) for p, first in firsts.items()}
     else:
-        firsts = Bound.parse("--from", since).offsets(ends, at_time)
+        firsts = Bound.parse("--from", since).firsts(ends, at_time)
     if wanted.until is not None:
         ends = Bound.parse("--to", wanted.until).offsets(ends, at_time)
     log_starts = admin.log_start_offsets(topics)

@@ -41,6 +41,21 @@ class Bound:
             raise ConfigError(f"{flag} {text}: give an offset, or ISO-8601 with a zone")
         return cls(time_ms=ms_up(time))
 
+    def firsts(self, ends: Marks, at_time: Callable[[int], Marks]) -> Marks:
+        """As `offsets`, of the bound where a range begins.
+
+        Raises:
+            ConfigError: it is an offset above all ends, such as an instant in epoch ms: the range
+                would have nothing.
+        """
+        end = max(ends.values(), default=0)
+        if self.offset is not None and self.offset > end:
+            raise ConfigError(
+                f"offset {self.offset} is above the ends of all partitions, {end} at most: give a "
+                "lower one, or an instant in ISO-8601 with a zone"
+            )
+        return self.offsets(ends, at_time)
+
     def offsets(self, ends: Marks, at_time: Callable[[int], Marks]) -> Marks:
         """The offset of the bound in each partition, at most the partition's end. `at_time` gives
         the first offsets at or after a time, without partitions that have none.

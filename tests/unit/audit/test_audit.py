@@ -50,6 +50,19 @@ def test_a_range_begins_at_offsets_or_at_a_time() -> None:
     assert ranges({P0: 10, P1: 7}, ends) == {P0: (10, 100)}
 
 
+def test_an_offset_above_all_ends_is_refused_where_a_range_begins() -> None:
+    """Elsewhere such a number is an instant: the range would have nothing, without a word."""
+    ends = {P0: 100, P1: 7}
+
+    def at_time(time_ms: int) -> dict[tuple[str, int], int]:
+        raise AssertionError(time_ms)
+
+    assert Bound.parse("--from", "100").firsts(ends, at_time) == {P0: 100, P1: 7}
+    with pytest.raises(ConfigError, match=r"offset 101 .* 100 at most: .* ISO-8601 with a zone"):
+        Bound.parse("--from", "101").firsts(ends, at_time)
+    assert Bound(offset=0).firsts({}, at_time) == {}
+
+
 @pytest.mark.parametrize("text", ["", "soon", "2027-01-15T08:00:00", "-3", "1.5"])
 def test_what_is_no_end_of_a_range(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--from .*: give an offset, or ISO-8601 with a zone"):

@@ -164,12 +164,15 @@ class LogConnection:
             until: where to end, at the present end at most.
             partitions: None: all of the reader's topics.
             committed: as for `offsets`.
+
+        Raises:
+            ConfigError: `since` is an offset above all ends.
         """
         with self.bounded_by(self._begin()):
             places = self.partitions() if partitions is None else list(partitions)
             starts = self.offsets(places, EARLIEST)
             ends = self.offsets(places, LATEST, committed=committed)
-            firsts = since.offsets(ends, self.offsets_at) if since else starts
+            firsts = since.firsts(ends, self.offsets_at) if since else starts
             lasts = until.offsets(ends, self.offsets_at) if until else ends
         return {place: (max(starts[place], firsts[place]), lasts[place]) for place in places}
 

@@ -115,7 +115,8 @@ def list_letters(
     one that the caller has.
 
     Raises:
-        ConfigError: `page` does not parse, or there is no such topic.
+        ConfigError: `page` does not parse, there is no such topic, or `from` is an offset above
+            all its ends.
         KafkaUnavailable: no answer in time.
     """
     with closing(_parts(settings, wanted, page)) as parts:

@@ -28,7 +28,7 @@ def records_of(
     for ever. Those read at once are in the order of their timestamps.
 
     Raises:
-        ConfigError: there is no such topic, or can be none.
+        ConfigError: there is no such topic, or can be none; or `since` is above all its ends.
         KafkaUnavailable: no answer in time.
     """
     with _opened(settings, topic) as reader:

@@ -17,7 +17,7 @@ from tests.harness.record_batches import batch, plain
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.config.range_ends import Bound
-from duewheel.errors import KafkaUnavailable
+from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests
@@ -155,6 +155,12 @@ def test_bounds_lie_within_the_log(
     at = {EARLIEST: 3, LATEST: 9, 5_000: 5, 6_000: 6, 8_000: -1}
     reader = Answering([], [], lambda _, time, __: {TIMERS: at[time]})
     assert reader.bounds(since, until) == {TIMERS: bounds}
+
+
+def test_bounds_begin_at_no_offset_above_all_ends() -> None:
+    reader = Answering([], [], lambda _, time, __: {TIMERS: {EARLIEST: 3, LATEST: 9}[time]})
+    with pytest.raises(ConfigError, match="offset 10 is above"):
+        reader.bounds(Bound(offset=10))
 
 
 def test_a_call_that_fails_is_the_last_one_in_its_connections(
