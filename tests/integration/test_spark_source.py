@@ -447,7 +447,7 @@ def test_a_wrong_table_is_refused(spark: SparkSession, config: Path, tmp_path: P
         run(follow(spark, config, tmp_path, table="pending"))
     with pytest.raises(AnalysisException, match="write CREATE TEMPORARY VIEW"):
         spark.sql(f"create table t using duewheel options (table 'pending', config '{config}')")
-    with pytest.raises(AnalysisException, match="since: '1 o clock' is no due time"):
+    with pytest.raises(AnalysisException, match="since: '1 o clock' is no instant"):
         table(spark, config, "pending", since="1 o clock")
 
 

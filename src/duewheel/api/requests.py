@@ -240,16 +240,15 @@ class Replacement(HeaderFields, DueTimeFields):
     )
 
 
-class NamedTimers(RequestFields):
-    """Timers by handle, or by id and key or partition: an id counts within one partition."""
+class KeyedTimers(RequestFields):
+    """Timers by handle, or by id and key: an id counts within one partition."""
+
+    id_needs: ClassVar[Sequence[str]] = ("key",)  # one of these
 
     handle: str | None = Field(default=None, description="the timer's recall handle")
     id: str | None = Field(default=None, description="the timers' id")
     key: str | None = Field(
         default=None, description="the timers' key: with an id it determines their partition"
-    )
-    partition: NumberOfPartition | None = Field(
-        default=None, description="with an id, instead of the key"
     )
     timer_topic: str | None = Field(
         default=None,
@@ -258,12 +257,11 @@ class NamedTimers(RequestFields):
 
     @model_validator(mode="after")
     def _name_them_once(self) -> Self:
+        wanted = " or ".join(self.id_needs)
         if (self.handle is None) == (self.id is None):
-            raise ValueError("give either a handle, or an id with the timers' key or partition")
-        if self.id is not None and self.key is None and self.partition is None:
-            raise ValueError(
-                "an id needs the timers' key or partition: it counts within one partition"
-            )
+            raise ValueError(f"give either a handle, or an id with the timers' {wanted}")
+        if self.id is not None and all(getattr(self, name) is None for name in self.id_needs):
+            raise ValueError(f"an id needs the timers' {wanted}: it counts within one partition")
         return self
 
     @property
@@ -275,6 +273,16 @@ class NamedTimers(RequestFields):
     def key_octets(self) -> bytes | None:
         """The key."""
         return octets("key", self.key, None)
+
+
+class NamedTimers(KeyedTimers):
+    """Timers by handle, or by id and key or partition."""
+
+    id_needs: ClassVar[Sequence[str]] = ("key", "partition")
+
+    partition: NumberOfPartition | None = Field(
+        default=None, description="with an id, instead of the key"
+    )
 
 
 class TimeSpan(RequestFields):

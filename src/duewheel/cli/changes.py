@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from duewheel.api.requests import NamedTimers, NewTimer, Replacement, TimerFilter
+from duewheel.api.requests import KeyedTimers, NamedTimers, NewTimer, Replacement, TimerFilter
 from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import with_dry_run, with_writer
 from duewheel.cli.output import Printer, labelled
@@ -122,14 +122,14 @@ def cancel_matching(
 
 
 @click.command(cls=CommandWithExamples)
-@with_fields(NamedTimers, "handle", "id", "key", "timer_topic")
+@with_fields(KeyedTimers, "handle", "id", "key", "timer_topic")
 @with_wait
 @with_fields(Replacement, "deliver_at", "delay", "level", "topic", "value", "headers")
-@with_request("named", NamedTimers)
+@with_request("named", KeyedTimers)
 @with_request("new", Replacement)
 @with_writer
 def reschedule(
-    writer: TimerWriter, named: NamedTimers, new: Replacement, wait: ReplyWait, output: Printer
+    writer: TimerWriter, named: KeyedTimers, new: Replacement, wait: ReplyWait, output: Printer
 ) -> int:
     """Replace timers by a new one.
 

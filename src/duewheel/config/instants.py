@@ -52,7 +52,7 @@ def parse_instant(text: str) -> datetime | int:
         return datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(
-            f"{text!r} is no due time: give epoch ms, or such as 2027-01-15T08:00Z"
+            f"{text!r} is no instant: give epoch ms, or such as 2027-01-15T08:00Z"
         ) from error
 
 

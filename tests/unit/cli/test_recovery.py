@@ -21,7 +21,7 @@ from duewheel.ops.recovery import from_mirror
         ("orders", "write it as TOPIC=INSTANT"),
         ("orders=", "write it as TOPIC=INSTANT"),
         ("=2027-01-15T08:00Z", "write it as TOPIC=INSTANT"),
-        ("orders=soon", "'soon' is no due time: give epoch ms"),
+        ("orders=soon", "'soon' is no instant: give epoch ms"),
         ("orders=2027-01-15T08:00", "has no zone"),
     ],
 )

@@ -40,7 +40,7 @@ def test_a_key_of_any_length_is_searched_for() -> None:
             ["--delay", "1s", "--level", "3"],
             "give exactly one of --deliver-at, --delay and --level",
         ),
-        (["--deliver-at", "soon"], "--deliver-at: 'soon' is no due time"),
+        (["--deliver-at", "soon"], "--deliver-at: 'soon' is no instant"),
         (["--deliver-at", "2027-01-15T08:00"], "--deliver-at: 2027-01-15 08:00:00 has no zone"),
         (["--delay", "90"], "--delay: "),
     ],
@@ -49,3 +49,15 @@ def test_commands_name_their_options(times: list[str], reason: str) -> None:
     for command in (["send", "--topic", "orders", "--value", "v"], ["reschedule", "--handle", "h"]):
         with pytest.raises(ConfigError, match=f"^{re.escape(reason)}"):
             cli([*command, *times], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "places"), [("cancel", "key or partition"), ("reschedule", "key")]
+)
+def test_a_hint_names_what_the_command_takes(command: str, places: str) -> None:
+    for given, reason in (
+        ([], f"give either a handle, or an id with the timers' {places}"),
+        (["--id", "7"], f"an id needs the timers' {places}: it counts within one partition"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(reason)}$"):
+            cli([command, *given], standalone_mode=False)

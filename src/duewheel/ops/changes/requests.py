@@ -8,7 +8,14 @@ from typing import Any
 
 from duewheel.api.changes import Answered, RescheduledTimer, Scheduled
 from duewheel.api.due_time import NonNullHeader
-from duewheel.api.requests import DueTimeFields, NamedTimers, NewTimer, Replacement, octets
+from duewheel.api.requests import (
+    DueTimeFields,
+    KeyedTimers,
+    NamedTimers,
+    NewTimer,
+    Replacement,
+    octets,
+)
 from duewheel.client import SAME, DelayProducer, Timer
 from duewheel.client.request_headers import require_message, timer_headers
 from duewheel.config.settings import Settings
@@ -80,7 +87,7 @@ def cancel(writer: TimerWriter, timer: NamedTimers, *, reply: bool) -> WrittenCh
 
 def reschedule(
     writer: TimerWriter,
-    timer: NamedTimers,
+    timer: KeyedTimers,
     new: Replacement,
     *,
     reply: bool,
@@ -111,7 +118,7 @@ def reschedule(
         return answered(RescheduledTimer, request)
 
 
-def topic_of(settings: Settings, timer: NamedTimers) -> str:
+def topic_of(settings: Settings, timer: KeyedTimers) -> str:
     """Returns the topic of named timers.
 
     Raises:
