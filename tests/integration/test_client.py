@@ -245,7 +245,7 @@ def sending(topics: ClientTopics, folder: Path) -> Callable[..., subprocess.Comp
         f'[kafka]\nbootstrap_servers = "{topics.servers}"\n[timer]\ntopics = ["{topics.timers}"]\n'
         'max_delay = "9000d"\ntargets = ["*"]\n'
     )
-    words = ["--topic", topics.orders, "--key", "abc", "--value", "pay", "--header", "x=1"]
+    words = ["--target", topics.orders, "--key", "abc", "--value", "pay", "--header", "x=1"]
     return partial(launcher.run, path, "send", *words)
 
 
@@ -264,7 +264,7 @@ def test_send_command(topics: ClientTopics, tmp_path: Path) -> None:
         "due_ms": 1_893_456_000_000,
     }
     assert (record.key, record.value) == (b"abc", b"pay")
-    for refused in (["--delay", "soon"], [], ["--delay", "1s", "--topic", topics.timers]):
+    for refused in (["--delay", "soon"], [], ["--delay", "1s", "--target", topics.timers]):
         assert run(*refused).returncode == 2
     assert len(topics.records(topics.timers)) == 1
 

@@ -92,7 +92,7 @@ def test_a_first_message_needs_no_tools_of_kafka(
     assert first.returncode == 0, first.stderr
     assert f"{target}  missing  its due messages become dead letters" in first.stdout
     assert "Kafka at" in run(config, "topic", "read", target).stderr
-    sent = run(config, "send", "--topic", target, "--value", "v", "--delay", "1h")
+    sent = run(config, "send", "--target", target, "--value", "v", "--delay", "1h")
     assert f"there is no topic '{target}' yet" in sent.stderr
     created, begun = objects(config, "init", "--create-targets")[1][-2:]
     assert (created["state"], begun["shard"], begun["began"]) == ("created", 0, False)

@@ -359,7 +359,7 @@ def test_metrics_are_those_of_what_was_sent(served: WholeShard) -> None:
     assert (stats["by_level"], stats["rolls"]["pending"]) == ({"16": 1}, 0)
     of_level = shard.command("list", "--level", "16", "--output", "json")
     assert (of_level["level"], of_level["value_bytes"]) == (16, len(b"later 2"))
-    listed = shard.command("list", "--topic", shard.target, "--limit", "1", "--output", "json")
+    listed = shard.command("list", "--target", shard.target, "--limit", "1", "--output", "json")
     assert listed["due_ms"] > CLOCK.now_ms()
     assert (listed["topic"], listed["value_bytes"]) == (shard.target, len(b"later 0"))
 

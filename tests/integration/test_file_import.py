@@ -108,7 +108,7 @@ def test_lines_are_judged_first_then_sent_once_and_delivered(
     file = tmp_path / "timers.jsonl"
     file.write_bytes(lines_of(*rows[:3]) + b"\n" + lines_of(*rows[3:]))
     words = ("import", str(file), "--name", "jobs")
-    defaults = ("--topic", shard.target, "--delay", "50m", "--key", "d")
+    defaults = ("--target", shard.target, "--delay", "50m", "--key", "d")
 
     exit_code, (verdict,) = objects(config, *words, *defaults, "--dry-run", "--skip-refused")
     assert (exit_code, verdict["complete"]) == (1, True)

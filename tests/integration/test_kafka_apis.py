@@ -86,7 +86,7 @@ def test_every_request_is_listed_at_a_version_that_is_allowed(
     settings = settings_for(tmp_path, proxy.bootstrap_servers, commands.name)
     commands.run("init", "--partitions", "2")
     commands.serve(settings)
-    commands.run("send", "--topic", f"{commands.name}.orders", "--value", "x", "--delay", "1s")
+    commands.run("send", "--target", f"{commands.name}.orders", "--value", "x", "--delay", "1s")
     commands.run("dlq", "list")
     commands.run("dlq", "replay", codes=frozenset({0, 1}))
     commands.run("recover", "--dry-run")

@@ -273,7 +273,7 @@ def test_what_is_refused_is_not_written(topics: RecallTopics, producer: DelayPro
     for asked, reason in (
         ({"timer": here}, "exactly one"),
         ({"timer": "7", "delay": "1s", **message}, "needs the timer's key or partition"),
-        ({"timer": "7", "delay": "1s", "key": b"k"}, "give topic and value"),
+        ({"timer": "7", "delay": "1s", "key": b"k"}, r"give target \(topic\) and value"),
         ({"timer": here, "delay": "1s", "topic": topics.orders}, "give the value, too"),
         ({"timer": here, "delay": "1s", "key": b"k"}, "at most a value"),
         ({"timer": here, "delay": "1s", "topic": topics.timers, "value": b""}, "topic itself"),

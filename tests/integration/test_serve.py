@@ -151,14 +151,14 @@ def test_many_messages_are_sent_from_a_file(config: Path, shard: SparklessShard)
     ]
     file = config.with_name("timers.jsonl")
     file.write_text("\n".join(["", *map(json.dumps, lines), "no json"]))
-    options = [str(file), "--topic", shard.target, "--delay", "10m"]
+    options = [str(file), "--target", shard.target, "--delay", "10m"]
     exit_code, rows = objects(config, "send-lines", *options)
     assert exit_code == 1
     assert [(row["line"], "error" in row) for row in rows] == [
         *((2, False), (3, False), (4, True), (5, True), (6, True))
     ]
     shard.pump()
-    exit_code, (first, second) = objects(config, "list", "--topic", shard.target)
+    exit_code, (first, second) = objects(config, "list", "--target", shard.target)
     assert (exit_code, first["key"], second["value_bytes"]) == (0, "k", 1)
     assert second["due_ms"] - first["due_ms"] > 500_000
     exit_code, (result,) = objects(config, "cancel-matching", "--key", "k", "--dry-run")

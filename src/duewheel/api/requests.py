@@ -193,7 +193,7 @@ class TimerFields(MessageFields, DueTimeFields):
         *("topic", "window", "id", "partition", "tag", "expires_at", "if_pending"),
     )
 
-    topic: Target | None = Field(default=None, description="the target")
+    topic: Target | None = Field(default=None, description="the topic that gets the message")
     window: Duration | None = Field(
         default=None, description="deliver within this time after the due time"
     )
@@ -228,13 +228,15 @@ class NewTimer(TimerFields):
 
     needs_due: ClassVar[bool] = True
 
-    topic: Target = Field(description="the target")
+    topic: Target = Field(description="the topic that gets the message")
 
 
 class Replacement(HeaderFields, DueTimeFields):
     """The timer in the place of named ones. Without a topic their message is read back."""
 
-    topic: str | None = Field(default=None, description="the target; not needed with a handle")
+    topic: str | None = Field(
+        default=None, description="the topic that gets the message; not needed with a handle"
+    )
     value: str | None = Field(
         default=None, description="the message; with a handle by default the old one"
     )

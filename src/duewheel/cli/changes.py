@@ -97,8 +97,8 @@ def cancel_matching(
     """Cancel all pending timers that match the options.
 
     They are read from the data directory, and each is cancelled by its handle. No option selects
-    a timer topic: `--topic` is the target. Exit codes as for `cancel`. A start does not extend the
-    wait. Also --dry-run needs Kafka.
+    a timer topic. Exit codes as for `cancel`. A start does not extend the wait. Also --dry-run
+    needs Kafka.
     """
     from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
 
@@ -135,7 +135,8 @@ def reschedule(
 
     Give --handle HANDLE, or --id ID with --key KEY.
 
-    With --handle the message is read back from the timer topic, unless --topic and --value give it.
+    With --handle the message is read back from the timer topic, unless --target and --value give
+    it.
     The new timer is delivered whatever the reply is. Exit codes as for `cancel`.
     """
     from duewheel.ops.changes import requests

@@ -18,7 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "list": (
         "duewheel list --id reminder-42",
         "duewheel list --tag spring-sale",
-        "duewheel list --topic orders --from 2027-01-15T08:00Z --limit 1000 --output json",
+        "duewheel list --target orders --from 2027-01-15T08:00Z --limit 1000 --output json",
     ),
     "show": (
         "duewheel show --id reminder-42 --body",
@@ -40,12 +40,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "config check": ("duewheel config check --config duewheel.toml",),
     "send": (
-        "duewheel send --topic orders --value 'pay your order' --key order-42 --delay 15m",
-        "duewheel send --topic orders --value hello --deliver-at 2027-01-15T08:00Z",
+        "duewheel send --target orders --value 'pay your order' --key order-42 --delay 15m",
+        "duewheel send --target orders --value hello --deliver-at 2027-01-15T08:00Z",
     ),
     "send-lines": (
-        "duewheel send-lines timers.jsonl --topic orders --delay 15m",
-        "duewheel send-lines - --topic orders < timers.jsonl",
+        "duewheel send-lines timers.jsonl --target orders --delay 15m",
+        "duewheel send-lines - --target orders < timers.jsonl",
     ),
     "import": (
         "duewheel import waiting.jsonl --name from-karafka --dry-run",
@@ -56,12 +56,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "duewheel cancel --handle AQAAAAIAAAAAAAAR --no-wait",
     ),
     "cancel-matching": (
-        "duewheel cancel-matching --topic orders --to 2027-01-15T08:00Z --dry-run",
+        "duewheel cancel-matching --target orders --to 2027-01-15T08:00Z --dry-run",
         "duewheel cancel-matching --tag spring-sale",
     ),
     "reschedule": (
         "duewheel reschedule --handle AQAAAAIAAAAAAAAR --delay 1h",
-        "duewheel reschedule --id r-42 --key order-42 --delay 1h --topic orders --value pay",
+        "duewheel reschedule --id r-42 --key order-42 --delay 1h --target orders --value pay",
     ),
     "relay postgres": (
         "duewheel relay postgres --set relay.database=service=shop",

@@ -35,9 +35,9 @@ def _with_lines(command: Command) -> Command:
 def send_lines(writer: TimerWriter, file: BinaryIO, defaults: TimerFields, output: Printer) -> int:
     """Schedule a message for each line of FILE; `-` is stdin.
 
-    A line is a JSON object with topic, value or value_base64, key or key_base64, headers (a list of
-    name and value), id, tag, expires_at, if_pending, partition, timer_topic, window, and
-    deliver_at, delay or level. The options hold for lines without these fields.
+    A line is a JSON object with topic (the target), value or value_base64, key or key_base64,
+    headers (a list of name and value), id, tag, expires_at, if_pending, partition, timer_topic,
+    window, and deliver_at, delay or level. The options hold for lines without these fields.
 
     Each line is acknowledged by itself: after an error, the command repeated sends lines twice.
     `import` does not. Exit code 1: some lines were refused.

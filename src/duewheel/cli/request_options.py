@@ -21,7 +21,8 @@ OF_NEW_TIMER = (
     *("topic", "value", "key", "headers", "deliver_at", "delay", "level", "id", "tag"),
     *("expires_at", "if_pending", "timer_topic"),
 )
-_FLAG_OF = {"headers": "header", "duration": "for"}  # where it is not the field's name
+# Where it is not the field's name. An option `--topic` could be the timer topic.
+_FLAG_OF = {"headers": "header", "duration": "for", "topic": "target"}
 _IN_RULES = {*DueTimeFields.model_fields, "cron", "zone", "every"}  # in texts of several fields
 OF_PENDING_TIMERS = ("topic", "id", "key", "tag", "level", "since", "until")
 

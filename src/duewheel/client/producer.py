@@ -494,7 +494,7 @@ class DelayProducer:
             alone: whether no other part of the message was given.
         """
         if handle is None:
-            raise InvalidTimer("an id does not determine the message: give topic and value")
+            raise InvalidTimer("an id names no message: give target (topic) and value")
         if not alone:
             raise InvalidTimer("without topic the message is read back: give at most a value")
         message = self._messages.read(handle)

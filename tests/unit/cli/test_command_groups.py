@@ -6,6 +6,7 @@ import re
 from itertools import chain
 from pathlib import Path
 
+import click
 from click.testing import CliRunner
 
 from duewheel.cli.main import cli
@@ -31,6 +32,19 @@ def test_the_help_has_the_groups_in_order() -> None:
     assert found == GROUPS
     assert [*found] == [*GROUPS]
     assert max(map(len, text.splitlines())) <= 80
+
+
+def options_of(command: click.Command) -> set[str]:
+    if isinstance(command, click.Group):
+        return set(chain.from_iterable(map(options_of, command.commands.values())))
+    return {flag for option in command.params for flag in option.opts}
+
+
+def test_the_topic_of_a_message_has_one_name_in_all_commands() -> None:
+    of_timers = ("send", "send-lines", "import", "list", "cancel-matching", "reschedule")
+    for name in (*of_timers, "receipts", "pause", "resume"):
+        assert "--target" in options_of(cli.commands[name]), name
+    assert "--topic" not in options_of(cli)
 
 
 def test_the_page_has_the_same_groups() -> None:

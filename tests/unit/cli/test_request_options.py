@@ -46,7 +46,10 @@ def test_a_key_of_any_length_is_searched_for() -> None:
     ],
 )
 def test_commands_name_their_options(times: list[str], reason: str) -> None:
-    for command in (["send", "--topic", "orders", "--value", "v"], ["reschedule", "--handle", "h"]):
+    for command in (
+        ["send", "--target", "orders", "--value", "v"],
+        ["reschedule", "--handle", "h"],
+    ):
         with pytest.raises(ConfigError, match=f"^{re.escape(reason)}"):
             cli([*command, *times], standalone_mode=False)
 

@@ -19,7 +19,7 @@ COMMANDS = {
     "pause": ["--target", "a"],
     "resume": ["--tag", "a"],
     "relay postgres": [],
-    "send": ["--topic", "a", "--value", "b", "--delay", "1s"],
+    "send": ["--target", "a", "--value", "b", "--delay", "1s"],
 }
 
 
