@@ -265,7 +265,9 @@ def test_a_bad_row_becomes_a_dead_letter_on_request(
     read = table(spark, config, "dead-letters", code="bad_header")
     rows = dead_letters_table(config, code="bad_header").to_pylist()
     assert rows_read(read) == len(rows) >= len(BAD)
-    assert {row.time.astimezone(UTC) for row in read.collect()} == {row["time"] for row in rows}
+    assert {row.written.astimezone(UTC) for row in read.collect()} == {
+        row["written"] for row in rows
+    }
     errors = "\n".join(row["error"] for row in rows)
     assert all(repr(reason) in errors for reason in reasons)
     assert rows_read(table(spark, config, "dead-letters", code="past_due")) == 0

@@ -1,6 +1,6 @@
 """Lists as Arrow columns: the fields of their rows' JSON, in the same order.
 
-An `InstantMs` or `InstantText` is a timestamp in UTC, and its name has no `_ms`. Producers choose
+An `InstantMs` is a timestamp in UTC, and its name has no `_ms`. Producers choose
 due times: one that no calendar has is the first or last instant here, because Python, pandas and
 Spark refuse a whole table for it; so Arrow would for a number beyond 64 bits, such as its lateness.
 The due time of a paused timer is null.
@@ -16,8 +16,7 @@ from typing import Any, get_args
 import pyarrow as pa
 from pydantic.fields import FieldInfo
 
-from duewheel.api.model import UTC_TEXT, Result, is_instant
-from duewheel.config.instants import utc_text_ms
+from duewheel.api.model import Result, is_instant
 
 _ROWS = 10_000  # of a batch
 _TYPES: dict[type, pa.DataType] = {
@@ -57,8 +56,6 @@ def _values(rows: list[Result], name: str, kind: pa.DataType) -> list[Any]:
         values = [None if no else due for due, no in zip(values, paused, strict=True)]
     if kind not in _ENDS:
         return values
-    if kind == _INSTANT:
-        values = [utc_text_ms(each) if isinstance(each, str) else each for each in values]
     first, last = _ENDS[kind]
     return [None if each is None else min(max(each, first), last) for each in values]
 
@@ -66,7 +63,7 @@ def _values(rows: list[Result], name: str, kind: pa.DataType) -> list[Any]:
 def _column(name: str, field: FieldInfo) -> pa.Field[Any]:
     kinds = set(_kinds(field.annotation))
     is_nullable = type(None) in kinds
-    if is_instant(field) or UTC_TEXT in field.metadata:
+    if is_instant(field):
         return pa.field(name.removesuffix("_ms"), _INSTANT, nullable=is_nullable)
     (kind,) = kinds - {type(None)}
     return pa.field(name, _TYPES[kind], nullable=is_nullable)

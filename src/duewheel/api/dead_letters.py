@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from duewheel.api.limits import BULK_MAX, PAGE_MAX
 from duewheel.api.messages import KEY_BYTES, WithMessage
-from duewheel.api.model import DryRunFields, InstantText, RequestFields, Result
+from duewheel.api.model import DryRunFields, InstantMs, RequestFields, Result
 from duewheel.api.requests import DATE_TIME, WHOLE, RecordPage, Topic
 from duewheel.config.range_ends import Bound
 from duewheel.errors import ConfigError
@@ -31,12 +31,12 @@ class DeadLetterSummary(Result):
 
     partition: int
     offset: int
-    time: InstantText
+    written_ms: InstantMs = Field(description="the timestamp of its record")
     code: str | None
     error: str | None
     source: str | None
     id: str | None = Field(description="of the timer, if the dead letter has it")
-    key: str | None = Field(description="text; bytes that are no UTF-8 are escaped")
+    key: str | None = Field(default=None, description="null: it has none, or one in key_base64")
     key_base64: str | None = Field(default=None, description="a key that is no UTF-8")
     key_bytes: int | None = Field(default=None, description=KEY_BYTES)
     value_bytes: int | None = Field(description="null: it has no value")

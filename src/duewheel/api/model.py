@@ -23,8 +23,6 @@ _BY_VALIDATOR = "Value error, "  # in front of the text of a validator's error
 
 _INSTANT = "an instant"
 InstantMs = Annotated[int, _INSTANT]  # epoch ms; a field in _ms of another type is a duration
-UTC_TEXT = "a text in UTC"
-InstantText = Annotated[str, UTC_TEXT]  # of utc_text
 
 
 class Result(BaseModel):

@@ -13,6 +13,7 @@ from duewheel.cli.output import Printer, rest_of
 from duewheel.cli.pages import show_page, with_page
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.clock import SystemClock
+from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.osutil.terminal import bar_of_count
 
@@ -50,11 +51,14 @@ def letter_line(row: DeadLetterSummary) -> str:
 
 def _parts(row: DeadLetterSummary) -> Iterator[str]:
     yield f"{row.partition}@{row.offset}"
-    yield row.time
+    yield utc_text(row.written_ms)
     yield "replayed" if row.replayed else "waiting"
     yield row.code or "no code"
     yield row.source or "no source"
-    yield "no key" if row.key is None else f"key {row.key}{rest_of(row.key_bytes)}"
+    if row.key_base64 is not None:
+        yield f"key (base64) {row.key_base64}{rest_of(row.key_bytes)}"
+    else:
+        yield "no key" if row.key is None else f"key {row.key}{rest_of(row.key_bytes)}"
     if row.id not in (None, row.source):  # the source stands for the id of a timer without one
         yield f"id {row.id}"
     yield "no value" if row.value_bytes is None else f"{row.value_bytes} bytes"

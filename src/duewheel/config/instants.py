@@ -82,13 +82,3 @@ def utc_text(epoch_ms: int) -> str:
     except (ValueError, OverflowError, OSError):
         return f"{epoch_ms} ms"
     return f"{time.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
-
-
-def utc_text_ms(text: str) -> int:
-    """The epoch ms of a `utc_text`.
-
-    >>> utc_text_ms("2027-01-15T08:00:00.050Z"), utc_text_ms(f"{10**18} ms")
-    (1800000000050, 1000000000000000000)
-    """
-    number = text.removesuffix(" ms")
-    return ms_up(datetime.fromisoformat(text)) if number == text else int(number)

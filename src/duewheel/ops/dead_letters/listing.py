@@ -18,7 +18,6 @@ from duewheel.api.dead_letters import (
 from duewheel.api.messages import key_in_list, octets_shown
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.client.request_headers import rejection_in
-from duewheel.config.instants import utc_text
 from duewheel.config.range_ends import BEGINNING, Bound
 from duewheel.config.settings import Settings
 from duewheel.errors import INIT_MAKES_IT
@@ -147,17 +146,16 @@ def summary_of(
 ) -> DeadLetterSummary:
     """Returns a dead letter without its message; `whole`: with all of a long key."""
     key, key_bytes = (letter.key, None) if whole else key_in_list(letter.key)
-    escaped = None if key is None else key.decode(errors="backslashreplace")
     timer_id, _ = key_in_list(letter.timer_id)  # longer only if it was refused for that
     return DeadLetterSummary(
         partition=letter.partition,
         offset=letter.offset,
-        time=utc_text(letter.timestamp_ms),
+        written_ms=letter.timestamp_ms,
         code=letter.code,
         error=_error(letter),
         source=letter.source,
         id=None if timer_id is None else timer_id.decode(errors="backslashreplace"),
-        **{"key": escaped, **octets_shown("key", key)},
+        **octets_shown("key", key),
         key_bytes=key_bytes,
         value_bytes=None if letter.value is None else len(letter.value),
         replayed=position.is_behind(letter.partition, letter.offset, letter.code),

@@ -22,7 +22,7 @@ export function deadLettersView(section) {
     tools: [button("Replay", () => replayLetters(view))],
     begin: ({ code: wanted }) => pages("letters", (page) => deadLetters(wanted, page)),
     cells: (letter) => [
-      moment(Date.parse(letter.time)),
+      moment(letter.written_ms),
       whole(code(letter.code ?? "none")),
       el("span.words", letter.error ?? ""),
       whole(keyOf(letter)),
@@ -49,7 +49,7 @@ function openLetter({ partition, offset }) {
     () => deadLetter(partition, offset),
     (found) => [
       list([
-        ["Written", moment(Date.parse(found.time))],
+        ["Written", moment(found.written_ms)],
         ["Code", code(found.code ?? "none")],
         ["Reason", found.error ?? ""],
         ["Record", code(found.source ?? "unknown")],

@@ -6,6 +6,7 @@ import pytest
 
 from duewheel.api.messages import KEY_SHOWN_BYTES
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
+from duewheel.cli.dead_letters import letter_line
 from duewheel.client.request_headers import rejected_headers
 from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.schemas.dead_letters import DeadLetter
@@ -34,13 +35,18 @@ def test_the_reason_of_a_producer_is_shown_beside_that_of_ingest(reason: str, sh
     assert error.endswith(shown) and len(error) < 700
 
 
-@pytest.mark.parametrize(("key", "encoded"), [(b"\xff", "/w=="), (b"\\xff", None), (None, None)])
-def test_a_key_that_is_no_text_is_shown_in_base64_too(
-    key: bytes | None, encoded: str | None
+@pytest.mark.parametrize(
+    ("key", "text", "encoded"),
+    [(b"\xff", None, "/w=="), (b"\\xff", r"\xff", None), (None, None, None)],
+)
+def test_a_key_that_is_no_text_is_shown_in_base64(
+    key: bytes | None, text: str | None, encoded: str | None
 ) -> None:
     letter = DeadLetter(0, 7, 1_800_000_000_000, key, b"", ())
     shown = summary_of(letter, ReplayPosition.decode(None, "id"))
-    assert (shown.key, shown.key_base64) == (None if key is None else r"\xff", encoded)
+    assert (shown.key, shown.key_base64) == (text, encoded)
+    assert shown.written_ms == 1_800_000_000_000
+    assert (f"key (base64) {encoded}" in letter_line(shown)) is (encoded is not None)
     assert ("key_base64" in shown.as_json()) == (encoded is not None)
 
 
