@@ -20,7 +20,7 @@ from duewheel.api.schedules import NextInstants, ScheduleList, ScheduleSummary
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
-from duewheel.ops.files import open_files, shard_fields, require_recovered
+from duewheel.ops.files import open_files, require_recovered, shard_fields
 from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules.schedule_record import without_messages
 from duewheel.ops.timers.pending import source_of
