@@ -1,7 +1,7 @@
 # Everything here needs make, sh and a Python from 3.11 up; `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-rocksdb crash-matrix simulate simulate-nightly nightly model simulate-day simulate-years soak fuzz bench bench-full bench-timelines bench-report reference docs sbom chart screenshots test-page lint lock clean
+.PHONY: help setup setup-dev demo test test-slow test-rocksdb crash-matrix simulate simulate-nightly nightly model simulate-day simulate-years soak fuzz bench bench-full bench-timelines bench-report reference docs sbom chart screenshots test-page lint lock clean
 
 # A folder called `wheel` lies here: never let Python put the current folder on its path.
 export PYTHONSAFEPATH = 1
@@ -26,13 +26,18 @@ demo: setup  ## timers through a real Kafka and Spark, with a verdict
 	@$(BIN)/duewheel demo
 
 # Tests of real processes wait as often as they compute: more of them than processors.
-test: setup-dev  ## the tests, on a real Kafka and Spark, but those of crash-matrix
-	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+
+test: setup-dev  ## the tests that take up to ten seconds each, on a real Kafka and Spark
+	@$(PYTEST)
+
+test-slow: setup-dev  ## those that take longer, but for the minutes of crash-matrix
+	@$(PYTEST) -m "slow and not crash_matrix"
 
 # What looks into the wheel itself is left out; the rest is the suite of `test`.
 test-rocksdb: export DUEWHEEL_TIMER__TIMELINE = rocksdb
 test-rocksdb: setup-dev  ## the tests of the engine and of whole shards, on the other timeline
-	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
+	@$(PYTEST) -m "not crash_matrix" \
 		tests/unit/wheel tests/property tests/simulation/test_seeds.py \
 		tests/integration/test_end_to_end.py tests/integration/test_ingest.py
 

@@ -94,6 +94,7 @@ def two_teams(
     shard.stop()
 
 
+@pytest.mark.slow
 def test_a_forged_epoch_closes_its_topic_and_holds_up_nobody(
     two_teams: ProxiedShard, broker: SharedBroker
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_forged_epoch_closes_its_topic_and_holds_up_nobody(
     }
 
 
+@pytest.mark.slow
 def test_a_forged_epoch_in_a_timer_topic_holds_up_its_copies_alone(
     two_teams: ProxiedShard, broker: SharedBroker
 ) -> None:
@@ -158,6 +160,7 @@ def test_a_forged_epoch_in_a_timer_topic_holds_up_its_copies_alone(
     assert shard.statistics.doubts == 0, "the closed topic is known"
 
 
+@pytest.mark.slow
 def test_a_timer_topic_rests_after_a_forged_sequence_number(
     two_teams: ProxiedShard, broker: SharedBroker
 ) -> None:

@@ -206,6 +206,7 @@ def test_a_coordinator_that_refuses_partitions_for_a_while_costs_no_transaction(
     shard.judge()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", DOUBTED)
 def test_what_is_in_doubt_is_settled_by_the_progress(
     make: Make, proxy: FaultProxy, api: str

@@ -103,12 +103,14 @@ def large_ones_and_a_new_topic(shard: WholeShard) -> None:
     assert not shard.events("process died")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_large_messages_and_a_new_topic_need_no_new_session(shard: WholeShard) -> None:
     shard.launch()
     large_ones_and_a_new_topic(shard)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_planning_process_that_is_killed_costs_no_jvm(shard: WholeShard) -> None:
     shard.launch()

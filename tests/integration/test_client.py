@@ -346,6 +346,7 @@ def test_an_async_cancel_has_its_answer(
     assert [r.value for r in topics.records(topics.timers)] == [b"pay", b"pay", b""]
 
 
+@pytest.mark.slow
 def test_a_timer_topic_that_is_missing_is_named_at_once(
     topics: ClientTopics, producer: DelayProducer
 ) -> None:

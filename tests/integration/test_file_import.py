@@ -368,6 +368,7 @@ def karafka(shard: SparklessShard, key: bytes, value: bytes, due_s: int) -> Mess
     return key, value, headers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "made"),
     [("etf1", etf1), pytest.param("karafka", karafka, marks=pytest.mark.crash_matrix)],

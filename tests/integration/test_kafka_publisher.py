@@ -418,6 +418,7 @@ def test_a_transaction_for_a_hundred_new_topics(
         assert values(read(broker, topic)) == [topic.encode()]
 
 
+@pytest.mark.slow
 def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
     broker: SharedBroker, names: Names, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,8 +468,8 @@ def test_partitions_that_fail_together_are_logged_and_noted_once(
         with capture_logs() as lines, pytest.raises(PublishDoubt):
             publish(publisher, rows, progress(1))
     named = [line["partitions"] for line in lines if "takes no writes" in line["event"]]
-    assert (named, len(notes)) == ([[*every]], 1)
-    assert notes[0].targets.keys() == {names.target}
+    noted = [{*note.targets} for note in notes if note.targets]  # another: a new state topic
+    assert (named, noted) == ([[*every]], [{names.target}])
 
 
 def test_what_kafka_had_once_is_waited_for(

@@ -123,6 +123,7 @@ def test_a_dead_letter_partition_without_leader_is_passed_over(
     assert sorted(itertools.chain(*letters.values())) == list(range(30)), "exactly once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", [Action.REFUSE, Action.MISREPORT])
 def test_records_called_too_large_become_dead_letters(
     shard: ProxiedShard, proxy: FaultProxy, action: Action
@@ -166,6 +167,7 @@ FAULTS: Mapping[str, Fault] = {
 QUICK = ("no leader", "too few in sync", "timestamps refused")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [
@@ -261,6 +263,7 @@ def test_rolls_of_a_timer_partition_without_leader_wait_and_hold_up_nobody(
     assert sorted(int(r.value) for r in arrived[0]) == list(range(20)), "exactly once"
 
 
+@pytest.mark.slow
 def test_rolls_of_a_topic_made_anew_wait_until_that_is_accepted(
     rolling_shard: ProxiedShard,
 ) -> None:
@@ -302,6 +305,7 @@ def test_a_target_and_its_timer_partition_without_leader_hold_up_nobody(
     assert shard.values(bills) == {1: numbered(timers, bills, 1)}
 
 
+@pytest.mark.slow
 def test_a_held_batch_that_its_partition_refuses_holds_up_nobody(
     rolling_shard: ProxiedShard, proxy: FaultProxy, broker: SharedBroker
 ) -> None:

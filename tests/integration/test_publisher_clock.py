@@ -107,6 +107,7 @@ def test_a_state_topic_that_keeps_the_hosts_time_does_not_tell(shard: WrongClock
     assert publish_progress(shard.publisher, progress(1)) is None
 
 
+@pytest.mark.slow
 def test_after_a_slow_transaction_no_record_has_a_time_before_it_is_due(
     broker: SharedBroker, proxy: FaultProxy, tmp_path: Path
 ) -> None:

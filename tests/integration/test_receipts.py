@@ -27,7 +27,7 @@ from duewheel.ops.receipts import list_receipts, page_of_receipts
 from duewheel.ops.shard.status import read_status
 from duewheel.schemas.wire.single_record import Header
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 COUNT, TO_KILL = 40, 2_000
 

@@ -52,6 +52,7 @@ def secured(java: Java) -> Iterator[DevBroker]:
         yield broker
 
 
+@pytest.mark.slow
 def test_a_timer_topic_rests_once_a_second_of_its_targets_loses_the_right(
     secured: DevBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def shard(
         yield shard
 
 
+@pytest.mark.slow
 def test_a_delay_beyond_the_window_is_rolled(shard: SparklessShard) -> None:
     def wait(done: Callable[[], bool]) -> None:
         while not done():

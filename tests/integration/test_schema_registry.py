@@ -143,6 +143,7 @@ def config(
     )
 
 
+@pytest.mark.slow
 def test_values_are_shown_and_checked_by_their_schemas(config: Path, registry: Served) -> None:
     _, register = registry
     known = {name: (register(text, kind), body) for name, (text, kind, body) in ORDERS.items()}

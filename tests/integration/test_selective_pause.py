@@ -43,6 +43,7 @@ def pump_until_paused(shard: Restartable, topic: str) -> None:
     wait_until(lambda: topic in str(shard.paused()), "never noticed", every_s=0.1)
 
 
+@pytest.mark.slow
 def test_a_paused_target_gets_nothing_over_a_restart_and_everything_once_afterwards(
     config: Path,
 ) -> None:

@@ -128,6 +128,7 @@ def test_a_team_cancels_its_own_timer_and_no_other_and_the_topic_of_changes_has_
     assert "secret value" not in str(found) and TOKEN not in str(found)
 
 
+@pytest.mark.slow
 def test_after_a_kill_the_topic_of_changes_has_the_begin_of_a_change_and_no_outcome(
     config: Path, shard: SparklessShard
 ) -> None:

@@ -147,6 +147,7 @@ def two_teams(tmp_path: Path, broker: SharedBroker) -> Iterator[ProxiedShard]:
     shard.stop()
 
 
+@pytest.mark.slow
 def test_after_a_refusal_only_the_timer_topic_of_the_refused_timers_rests(
     two_teams: ProxiedShard, broker: SharedBroker
 ) -> None:
@@ -170,6 +171,7 @@ def test_after_a_refusal_only_the_timer_topic_of_the_refused_timers_rests(
     assert shard.statistics.doubts == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_a_timer_topic_rests_once_a_second_of_its_targets_fails(
     two_teams: ProxiedShard,

@@ -146,6 +146,7 @@ def judge_rolls(found: Pending, slots: list[int]) -> None:
     assert found.rolls_per_second == pytest.approx(most * 1000 / PRECISION_MS)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.randoms(use_true_random=False))
 def test_counts_and_lists_are_those_of_a_plain_model(

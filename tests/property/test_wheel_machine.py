@@ -473,7 +473,9 @@ def offsets_done(p: PartitionProgress, slots: dict[int, int]) -> set[int]:
 MATRIX = [pytest.mark.crash_matrix, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("examples", [20, pytest.param(200, marks=MATRIX)])
+@pytest.mark.parametrize(
+    "examples", [pytest.param(20, marks=pytest.mark.slow), pytest.param(200, marks=MATRIX)]
+)
 def test_wheel_machine(examples: int) -> None:
     run_state_machine_as_test(
         WheelMachine,

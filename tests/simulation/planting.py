@@ -104,7 +104,17 @@ def _found_by_test(planted: Planted) -> str:
     with tempfile.TemporaryDirectory(prefix="duewheel-planted-") as folder:
         source = copied(planted, Path(folder))
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", planted.test],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-m",
+                "",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                planted.test,
+            ],
             cwd=ROOT / "tests",
             env={
                 **os.environ,

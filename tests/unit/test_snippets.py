@@ -443,7 +443,15 @@ django.setup()
 """
 
 
-@pytest.mark.parametrize("page", sorted({snippet.page for snippet in ALL if is_test(snippet)}))
+def pages_of_tests() -> list[object]:
+    """The recipes have tests by the dozen."""
+    pages = sorted({snippet.page for snippet in ALL if is_test(snippet)})
+    slow = {"docs/recipes.md"}
+    assert slow.issubset(pages)
+    return [pytest.param(p, marks=pytest.mark.slow) if p in slow else p for p in pages]
+
+
+@pytest.mark.parametrize("page", pages_of_tests())
 def test_tests_pass(page: str, tmp_path: Path) -> None:
     tests = [snippet for snippet in ALL if snippet.page == page and is_test(snippet)]
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -60,6 +60,7 @@ OPTION = re.compile(r"(?:^|[\s`(])--[a-z]")
 NOT_HERE = r"/v1/dead-letters|/v1/\w+/\{kind\}|/readyz"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", GenerationMode)
 def test_requests_are_answered_as_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: GenerationMode

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import httpx2 as httpx
+import pytest
 from tests.harness.launcher import events, launch, tail, wait_until
 from tests.harness.served import fill, settings_of
 
@@ -16,6 +17,7 @@ from duewheel.serve.file_probe import ANSWER_S
 PROBES = 9  # of each kind
 
 
+@pytest.mark.slow
 def test_a_disk_that_hangs_leaves_the_probes_answers(tmp_path: Path) -> None:
     fill(settings_of(tmp_path))
     config, log = tmp_path / "duewheel.toml", tmp_path / "serve.log"

@@ -51,6 +51,7 @@ def test_a_server_that_says_nothing_is_no_refusal() -> None:
         assert not made.is_refusal
 
 
+@pytest.mark.slow
 def test_attempts_that_are_abandoned_leave_no_threads() -> None:
     """Timers of the call end with its deadline, so its thread wakes just when it is closed."""
     before = own_threads()

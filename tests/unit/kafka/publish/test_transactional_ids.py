@@ -228,6 +228,7 @@ def explore(settle: Settled, count: int, starts: int, commits: int) -> int:
     return len(seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "starts", "commits"),
     [
