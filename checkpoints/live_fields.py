@@ -103,17 +103,20 @@ class LiveFields:
         """Returns whether a promotion of this standby is requested and not expired."""
         return 0 < self._words[FieldIndex.PROMOTION] - now_ms <= PROMOTION_MS
 
-    def want_promotion(self, now_ms: int) -> None:
+    def want_promotion(self, now_ms: int) -> int:
         """Requests a promotion, durably. It expires after PROMOTION_MS, so that a stale `promote`
-        cannot depose a live owner.
+        cannot depose a live owner. Returns that instant, in epoch ms, which names the request.
         """
-        self._words[FieldIndex.PROMOTION] = now_ms + PROMOTION_MS
+        expires_ms = now_ms + PROMOTION_MS
+        self._words[FieldIndex.PROMOTION] = expires_ms
         self._sync()
+        return expires_ms
 
-    def withdraw_promotion(self) -> None:
-        """Withdraws the request; durable."""
-        self._words[FieldIndex.PROMOTION] = 0
-        self._sync()
+    def withdraw_promotion(self, request: int) -> None:
+        """Withdraws a request, durably, unless a later call has replaced it."""
+        if self._words[FieldIndex.PROMOTION] == request:
+            self._words[FieldIndex.PROMOTION] = 0
+            self._sync()
 
     @property
     def wanted_settings(self) -> int:

@@ -43,7 +43,7 @@ class ReplacedPending(RescheduledTimer):
 
 
 class BulkCancelled(OfShard):
-    """The counts of a bulk cancel; a dry run has written none."""
+    """The counts of a bulk cancel; a dry run has those of a real one, and writes none."""
 
     dry_run: bool
     matched: int = Field(description="pending timers, without cancelled ones and dead letters")

@@ -11,7 +11,7 @@ import click
 from duewheel.api.requests import KeyedTimers, NamedTimers, NewTimer, Replacement, TimerFilter
 from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import with_dry_run, with_writer
-from duewheel.cli.output import Printer, labelled
+from duewheel.cli.output import Printer, say
 from duewheel.cli.replies import (
     ReplyWait,
     end_of_wait,
@@ -112,13 +112,17 @@ def cancel_matching(
         result = matching.result(dry_run=True)
     else:
         result = cancel_all(writer, matching, reply=wait.seconds > 0).after(wait.seconds)
-    would_write = {"written": result.matched} if dry_run else {}
-    shown = result if output.is_json else {**labelled(result), **would_write}
-    output.show(shown, hidden=("sample",))
-    if not result.written:
-        return 0
+    output.show(result, hidden=("sample",))
+    if result.unreachable:
+        say(
+            f"{result.unreachable} more match, and stay: their ids are no UTF-8, so no handle "
+            "names them. A client cancels them by id; a pause of their target holds them"
+        )
+    if dry_run or not result.written:
+        return int(result.unreachable > 0)
     late, done = "none_in_time" in result.answers, result.answers.get("cancelled") == result.written
-    return end_of_wait(writer.settings, wait, late=late, done=done)
+    code = end_of_wait(writer.settings, wait, late=late, done=done)
+    return code or int(result.unreachable > 0)
 
 
 @click.command(cls=CommandWithExamples)

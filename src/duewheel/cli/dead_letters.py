@@ -9,7 +9,7 @@ import click
 from duewheel.api.dead_letters import DeadLetterFilter, DeadLetterSummary, ReplayFilter
 from duewheel.cli.command_help import CommandGroup
 from duewheel.cli.options import with_dry_run, with_result
-from duewheel.cli.output import Printer, rest_of
+from duewheel.cli.output import Printer, key_text
 from duewheel.cli.pages import show_page, with_page
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.clock import SystemClock
@@ -55,10 +55,7 @@ def _parts(row: DeadLetterSummary) -> Iterator[str]:
     yield "replayed" if row.replayed else "waiting"
     yield row.code or "no code"
     yield row.source or "no source"
-    if row.key_base64 is not None:
-        yield f"key (base64) {row.key_base64}{rest_of(row.key_bytes)}"
-    else:
-        yield "no key" if row.key is None else f"key {row.key}{rest_of(row.key_bytes)}"
+    yield key_text(row.key, row.key_base64, row.key_bytes) or "no key"
     if row.id not in (None, row.source):  # the source stands for the id of a timer without one
         yield f"id {row.id}"
     yield "no value" if row.value_bytes is None else f"{row.value_bytes} bytes"

@@ -160,9 +160,16 @@ def _shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def rest_of(size: int | None) -> str:
-    """Follows the start of a key of so many bytes; nothing follows a whole one (None)."""
-    return "" if size is None else f" … of {size} bytes"
+def key_text(key: str | None, key_base64: str | None, size: int | None = None) -> str:
+    """A key in a line, empty without one; `size`: it is the start of so many bytes.
+
+    >>> [key_text("a", None), key_text(None, "/w==", 5_000), key_text(None, None)]
+    ['key a', 'key (base64) /w== … of 5000 bytes', '']
+    """
+    if key is None and key_base64 is None:
+        return ""
+    text = f"key {key}" if key_base64 is None else f"key (base64) {key_base64}"
+    return text if size is None else f"{text} … of {size} bytes"
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ from duewheel.api.timers import TimerSummary, TimerWithMessage
 from duewheel.cli import times
 from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import one_of, with_result
-from duewheel.cli.output import Printer, labelled, rest_of, say
+from duewheel.cli.output import Printer, key_text, labelled, say
 from duewheel.cli.pages import show_page, with_page
 from duewheel.cli.replies import say_if_recovering
 from duewheel.cli.request_options import OF_PENDING_TIMERS, with_fields, with_request
@@ -88,7 +88,7 @@ def show_timers(
     for number, row in enumerate(rows[:_SHOWN_MAX]):
         if number and not output.is_json:
             click.echo()
-        output.show(row if output.is_json else _as_text(row))
+        output.show(row if output.is_json else with_header_lines(row))
     if not rows:
         say("no such timer is pending here")
     if len(rows) > _SHOWN_MAX:
@@ -96,7 +96,7 @@ def show_timers(
     return 0 if rows else 1
 
 
-def _as_text(timer: TimerWithMessage) -> dict[str, object]:
+def with_header_lines(timer: TimerWithMessage) -> dict[str, object]:
     """Replaces the list of headers, by a line for each, and the due time of a paused schedule."""
     row = labelled(timer)
     if timer.paused:
@@ -104,9 +104,10 @@ def _as_text(timer: TimerWithMessage) -> dict[str, object]:
     row.pop("headers", None)
     if timer.header_names is not None:
         row["header_names"] = ", ".join(timer.header_names) or None
-    for header in timer.headers or []:
-        text = header.value if header.value_base64 is None else header.value_base64
-        row[f"header {header.name}"] = text
+    for number, header in enumerate(timer.headers or []):  # several may have one name
+        octets = header.value_base64
+        label = f"header.{number} {header.name}" + ("" if octets is None else " (base64)")
+        row[label] = header.value if octets is None else octets
     return row
 
 
@@ -146,10 +147,8 @@ def _parts(row: TimerSummary, now_ms: int) -> Iterator[str]:
     yield utc_text(leaves_ms)
     yield times.distance(leaves_ms, now_ms)
     yield row.topic
-    if row.key is not None:
-        yield f"key {row.key}{rest_of(row.key_bytes)}"
-    if row.key_base64 is not None:
-        yield f"key (base64) {row.key_base64}{rest_of(row.key_bytes)}"
+    if key := key_text(row.key, row.key_base64, row.key_bytes):
+        yield key
     yield f"id {row.id}"
     yield "no value" if row.value_bytes is None else f"{row.value_bytes} bytes"
     if row.level is not None:

@@ -13,9 +13,9 @@ import click
 from duewheel.api.topics import BegunShard
 from duewheel.cli.command_help import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_result
-from duewheel.cli.output import Printer, say
+from duewheel.cli.output import Printer, key_text, say
 from duewheel.clock import SystemClock
-from duewheel.config.durations import about
+from duewheel.config.durations import duration_text
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -152,13 +152,12 @@ def read(
 
 def record_line(row: ReadRecord) -> str:
     """The line of a record, with the start of its value."""
-    key = row.key_base64 if row.key is None else row.key
     value = row.value if row.decoded is None else row.decoded
     parts = [
         utc_text(row.timestamp_ms),
         f"{row.partition}@{row.offset}",
-        "" if row.late_ms is None else f"{about(row.late_ms)} late",
-        "no key" if key is None else f"key {key}",
+        "" if row.late_ms is None else f"{duration_text(row.late_ms)} late",
+        key_text(row.key, row.key_base64) or "no key",
         "no value" if value is None else shortened(value),
         "" if row.not_decoded is None else f"({row.not_decoded})",
     ]

@@ -40,7 +40,7 @@ def test_a_filter_that_selects_too_many_names_the_options(with_many: str) -> Non
     assert "--at-most" in text and "--dry-run" in text
 
 
-def test_a_dry_run_of_a_bulk_cancel_has_written_nothing(with_many: str) -> None:
+def test_a_dry_run_of_a_bulk_cancel_counts_as_the_call_would(with_many: str) -> None:
     words = ["cancel-matching", "--id", "many", "--dry-run", "--config", with_many]
     as_text = CliRunner().invoke(cli, words).stdout.splitlines()
     assert [line.split() for line in as_text if "3" in line] == [
@@ -48,4 +48,19 @@ def test_a_dry_run_of_a_bulk_cancel_has_written_nothing(with_many: str) -> None:
         ["would", "write", "3"],
     ]
     as_json = json.loads(CliRunner().invoke(cli, [*words, "--output", "json"]).stdout)
-    assert (as_json["matched"], as_json["written"]) == (3, 0)
+    assert (as_json["dry_run"], as_json["matched"], as_json["written"]) == (True, 3, 3)
+
+
+def test_timers_that_no_handle_names_are_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
+    path = write_config(tmp_path, f"{HOST}:1", "app")
+    settings = load(path)
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    world.append(*(TimerRow(0, n, NOW_MS + 5_000, timer_id=b"\xff%d" % n) for n in range(2)))
+    world.stop()
+    words = ["cancel-matching", "--to", str(NOW_MS + 9_000), "--config", str(path)]
+    for more in ([], ["--dry-run"]):
+        assert cli([*words, *more], standalone_mode=False) == 1
+        assert "2 more match, and stay: their ids are no UTF-8" in capsys.readouterr().err

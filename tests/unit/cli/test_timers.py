@@ -17,10 +17,10 @@ from tests.harness.stopped_shard import stopped_shard
 from tests.harness.timer_rows import P0, TimerRow
 
 from duewheel.api.requests import TimerFilter
-from duewheel.api.timers import TimerSummary
+from duewheel.api.timers import TimerSummary, TimerWithMessage
 from duewheel.cli.main import cli
 from duewheel.cli.output import printable
-from duewheel.cli.timers import timer_line
+from duewheel.cli.timers import timer_line, with_header_lines
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, DiskFull
 from duewheel.ops.timers.pending import list_timers
@@ -142,6 +142,35 @@ def test_what_is_special_about_a_timer() -> None:
     assert timer_line(TimerSummary.model_validate(dead), NOW_MS).endswith(
         "id a-0@1  3 bytes  dead letter"
     )
+
+
+def test_headers_of_one_name_are_all_shown() -> None:
+    row = {
+        "id": "a",
+        "source": "a-0@1",
+        "due_ms": NOW_MS,
+        "leaves_ms": NOW_MS,
+        "topic": "orders",
+        "level": None,
+        "value_bytes": 1,
+        "rolled": False,
+        "cancelled": False,
+        "paused": False,
+        "page": "1-2",
+        "handle": None,
+        "partition": None,
+        "headers": [
+            {"name": "trace", "value": "1"},
+            {"name": "trace", "value": "2"},
+            {"name": "octets", "value_base64": "/w=="},
+        ],
+    }
+    shown = with_header_lines(TimerWithMessage.model_validate(row))
+    assert {label: text for label, text in shown.items() if label.startswith("header.")} == {
+        "header.0 trace": "1",
+        "header.1 trace": "2",
+        "header.2 octets (base64)": "/w==",
+    }
 
 
 def test_no_producer_writes_to_the_terminal() -> None:

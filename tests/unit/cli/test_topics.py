@@ -17,6 +17,8 @@ def test_a_value_that_is_cut_says_so() -> None:
         partition=0, offset=7, timestamp_ms=NOW_MS, value="v" * 600, headers=[], late_ms=None
     )
     assert record_line(row).endswith(f"0@7  no key  {'v' * 600}")
+    early = row.model_copy(update={"value": "v", "late_ms": -900, "key_base64": "/w=="})
+    assert record_line(early).endswith("0@7  -900ms late  key (base64) /w==  v")
     longer = row.model_copy(update={"value": "é" * 601})
     assert record_line(longer).endswith(f"  {'é' * 600}… (601 characters)")
 

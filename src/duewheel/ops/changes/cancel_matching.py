@@ -62,7 +62,7 @@ class Matching:
             dry_run=dry_run,
             matched=len(self.named),
             unreachable=self.unreachable,
-            written=0 if dry_run else len(self.named),
+            written=len(self.named),
             answers=dict(answers or {}),
             sample=self.sample,
         )

@@ -20,6 +20,7 @@ from duewheel.client import SAME, DelayProducer, Timer
 from duewheel.client.request_headers import require_message, timer_headers
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
+from duewheel.errors import ConfigError
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
 from duewheel.ops.changes.written import WrittenChange, answered, result_of
@@ -122,11 +123,16 @@ def topic_of(settings: Settings, timer: KeyedTimers) -> str:
     """Returns the topic of named timers.
 
     Raises:
-        ConfigError: the handle does not parse, or its topic is no timer topic of these settings.
+        ConfigError: the handle does not parse, or its topic is another one than the given one, or
+            no timer topic of these settings.
     """
-    if timer.handle is None or timer.timer_topic is not None:
+    if timer.handle is None:
         return timer_topic_of(settings, timer.timer_topic)
-    return decoded_handle(settings, timer.handle).timer_topic
+    # A damaged handle must not pass for an id: a replacement would leave the timer and add another.
+    topic = decoded_handle(settings, timer.handle).timer_topic
+    if timer.timer_topic is not None and timer_topic_of(settings, timer.timer_topic) != topic:
+        raise ConfigError(f"the handle names the timer topic {topic}: give no other")
+    return topic
 
 
 def require_due(settings: Settings, fields: DueTimeFields, now_ms: int) -> None:

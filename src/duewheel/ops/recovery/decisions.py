@@ -6,6 +6,7 @@ written, because the new shard might deliver a timer that is due before it reads
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -100,6 +101,9 @@ class _Group:
     busy_until_ms: int = ANY_TIME  # the latest due time of the pending ones
     # By their first offset; where that is not known, by due time and content.
     by_offset: dict[int, _Timer] = field(default_factory=dict)
+    # The first offsets that no chase has passed, a heap: any producer can write as many chases as
+    # timers, and to look at all timers for each would take hours.
+    not_chased: list[int] = field(default_factory=list)
     unnamed: defaultdict[tuple[int, int], list[_Timer]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -108,8 +112,7 @@ class _Group:
         for row in order:
             kind = self.rows.kind[row]
             if kind == Kind.CHASE:
-                below = self.rows.first_offset[row]
-                self._stop(t for t in self.timers if UNNAMED < t.first_offset < below)
+                self._chase(int(self.rows.first_offset[row]))
             elif kind == Kind.COPY:
                 self._copy(row)
             elif kind == Kind.KEEP and self.busy_until_ms > self.rows.timestamp_ms[row]:
@@ -145,8 +148,14 @@ class _Group:
         timer.row = row
         self._name(timer, first_offset)
 
+    def _chase(self, below: int) -> None:
+        while self.not_chased and self.not_chased[0] < below:
+            self._stop([self.by_offset[heapq.heappop(self.not_chased)]])
+
     def _name(self, timer: _Timer, first_offset: int) -> None:
         timer.first_offset = first_offset
+        if first_offset != UNNAMED and first_offset not in self.by_offset:
+            heapq.heappush(self.not_chased, first_offset)
         self.by_offset[first_offset] = timer
         if first_offset in self.sources.named:
             self._stop([timer])

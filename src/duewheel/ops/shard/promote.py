@@ -35,11 +35,10 @@ def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_M
     """
     begun_s = time.monotonic()
     state = open_state(settings, HOST_FS)
-    requested = False
+    request = 0
     try:
         _require_standby(state)
-        requested = True
-        state.live.want_promotion(clock.now_ms())
+        request = state.live.want_promotion(clock.now_ms())
         if not polled(lambda: not state.standby and recovering(state) is None, wait_ms / 1000):
             outcome = "not taken over" if state.standby else "not caught up"
             raise RecoveryPending(
@@ -47,8 +46,8 @@ def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_M
                 "`duewheel status`"
             )
     finally:
-        if requested and state.standby:  # else another call's request may wait
-            state.live.withdraw_promotion()
+        if request and state.standby:
+            state.live.withdraw_promotion(request)
         state.release()
     took_s = round(time.monotonic() - begun_s, 3)
     data_dir = str(settings.storage.data_dir)

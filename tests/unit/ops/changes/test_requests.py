@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from duewheel.api.requests import NamedTimers, NewTimer, Replacement
+from duewheel.api.requests import KeyedTimers, NamedTimers, NewTimer, Replacement
+from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.ops.changes import requests as changes
@@ -19,7 +20,7 @@ NOW_MS = 1_800_000_000_000
 @pytest.fixture
 def settings() -> Settings:
     timer = {
-        "topics": "orders.delayed",
+        "topics": "orders.delayed orders.later",
         "targets": "orders*",
         "max_delay": "2d",
         "levels": "1s 5s",
@@ -67,6 +68,17 @@ def test_send_refuses_what_would_become_a_dead_letter(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         changes.send(writer, NewTimer.of({**SEND, **given}))
+
+
+def test_a_damaged_handle_is_no_id(writer: TimerWriter) -> None:
+    """A replacement of it would leave the timer, and add another."""
+    whole = RecallHandle("orders.delayed", 0, 7, NOW_MS, "x").encode()
+    new = Replacement.of({"topic": "orders", "value": "v", "delay": "1s"})
+    for handle, reason in ((whole[:-2], "handle"), (whole, "names the timer topic orders.delayed")):
+        topic = "orders.delayed" if handle != whole else "orders.later"
+        named = KeyedTimers(handle=handle, key="k", timer_topic=topic)
+        with pytest.raises(ConfigError, match=reason):
+            changes.reschedule(writer, named, new, reply=False)
 
 
 def test_reschedule_refuses_the_same(writer: TimerWriter) -> None:

@@ -147,6 +147,15 @@ def test_a_chase_stops_the_copies_of_earlier_timers_only() -> None:
     assert states(records)[0] == [CANCELLED, WAITING, WAITING, NO_TIMER]
 
 
+def test_each_chase_passes_a_copy_once() -> None:
+    """Any producer can write as many as timers: to look at all for each would take an hour."""
+    copies = [copy(90, "a", 900 + n) for n in range(20_000)]
+    chases = [chase("a", 900), *(chase("a", 901) for _ in range(20_000))]
+    found = states([*copies, *chases])[0]
+    assert found[:3] == [CANCELLED, WAITING, WAITING]
+    assert set(found[3:20_000]) == {WAITING}
+
+
 def test_a_handle_stops_the_one_timer_of_its_id() -> None:
     by_handle = cancel("a", TIMER_CANCEL_OFFSET=900)
 

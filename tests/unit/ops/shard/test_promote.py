@@ -140,6 +140,15 @@ def test_a_promotion_that_takes_too_long_is_withdrawn(pair: Pair) -> None:
     assert not pair.directory.state.live.promotion_wanted(pair.clock.now_ms())
 
 
+def test_a_call_withdraws_its_own_request_alone(pair: Pair) -> None:
+    assert pair.directory is not None
+    live, now_ms = pair.directory.state.live, pair.clock.now_ms()
+    first = live.want_promotion(now_ms)
+    live.want_promotion(now_ms + 1)
+    live.withdraw_promotion(first)
+    assert live.promotion_wanted(now_ms + 1)
+
+
 def test_a_directory_that_cannot_be_written_is_no_standby_to_promote(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
