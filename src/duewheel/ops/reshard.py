@@ -140,9 +140,9 @@ class Reassignment:
         """Runs all steps; none in a dry run or without a change. See `reassign_partitions`."""
         existing = self._existing(past_open=False)
         begun = [*existing.values()]
-        sealed = [each.shard for each in begun if each.sealed_for is not None]
-        report = partial(_report, self._to, sealed, dry_run=dry_run)
-        if not sealed and all(each.shards == self._to for each in begun):
+        sealed_shards = [each.shard for each in begun if each.sealed_for is not None]
+        report = partial(_report, self._to, sealed_shards, dry_run=dry_run)
+        if not sealed_shards and all(each.shards == self._to for each in begun):
             return report(self._to if begun else 0, begun)
         old = _complete(existing)
         planned = report(len(old), self._reassigned(old))

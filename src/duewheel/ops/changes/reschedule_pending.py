@@ -101,5 +101,8 @@ def non_null_headers(given: Sequence[tuple[str, bytes | None]]) -> list[NonNullH
     """
     headers = [(name, value) for name, value in given if value is not None]
     if len(headers) < len(given):
-        raise InvalidTimer("the timer has a null header, which this client cannot write again")
+        raise InvalidTimer(
+            "the timer has a null header, which this client cannot write again: cancel it, and "
+            "schedule a new one"
+        )
     return headers

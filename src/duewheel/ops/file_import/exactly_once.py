@@ -53,9 +53,13 @@ _ALONE = "another run of this import is at work: run it again"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How to send a file. `otherwise` is the error if it begins with other lines than those that
-    were sent; `ends` are kept in the position; `advanced` gets the number of lines that are read,
-    after each chunk.
+    """How to send a file.
+
+    Attributes:
+        otherwise: the error if it begins with other lines than those that were sent.
+        ends: of a mirror's topics, as the first call read them: kept in the position, so that a
+            repeated call sends the same lines.
+        advanced: gets the number of lines that are read, after each chunk.
     """
 
     name: str  # of the import: the name of its position
@@ -252,7 +256,8 @@ class _Import:
         def plan(
             position: ImportPosition,
         ) -> tuple[list[NewRecord] | None, ImportPosition, _ImportPart]:
-            # After an abort: the catalog has noted records that Kafka refuses.
+            # Called again after an aborted transaction: until then the catalog has noted which of
+            # the records Kafka refuses.
             part = self._part(chunk)
             sent = [line for line in part.lines if line.record and line.rejection is None]
             named = [(_name(line), line.record) for line in sent if line.record]

@@ -123,7 +123,8 @@ class _Relay:
         def plan(
             position: RelayPosition,
         ) -> tuple[list[NewRecord] | None, RelayPosition, list[RefusedRow]]:
-            # After an abort: the catalog has noted records that Kafka refuses.
+            # Called again after an aborted transaction: until then the catalog has noted which of
+            # the records Kafka refuses.
             sent, refused = self._records_of(rows)
             if not sent:
                 return None, position, refused

@@ -92,8 +92,8 @@ class AssignmentWatch:
         if reason and reason != self._reason:
             log.warning("the files are not served", reason=reason)
         self._reason = reason
-        is_removed = reason and progress is not None and not progress.partitions
-        self.removed = {"resharded": reason} if is_removed else {}
+        has_partitions = progress is None or bool(progress.partitions)
+        self.removed = {"resharded": reason} if reason and not has_partitions else {}
 
 
 def _outdated(settings: Settings, progress: Progress) -> str:

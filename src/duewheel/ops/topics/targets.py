@@ -15,9 +15,9 @@ from duewheel.schemas.name_patterns import of_shell
 
 
 def is_open_to_producers(settings: Settings, topic: str) -> bool:
-    """Returns whether the shard in the data directory has begun without this topic of duewheel's
-    own, and no `duewheel reconfigure` has added it: a producer could let duewheel write there.
-    Without a shard there it is not known, and False.
+    """Returns whether a timer may name this topic of duewheel's own as its target. So it is where
+    the topic was added to the settings after the shard had begun, and no `duewheel reconfigure`
+    has closed it. Without a shard in the data directory it is False.
     """
     try:
         with State.open(settings.storage.data_dir, READING_FS) as state:
