@@ -120,7 +120,7 @@ def test_a_shard_on_the_mirror_delivers_what_the_lost_one_had_not(
         assert dry["written"] == waiting
         before = 3_000 if committed else 2_000
         assert (verdict["already_done"], verdict["written"]) == (before, waiting - before)
-        assert (verdict["delivered"], verdict["cancelled"]) == (len(soon), cancelled)
+        assert (verdict["delivered"], verdict["stopped"]) == (len(soon), cancelled)
         assert (verdict["left_out"], verdict["unclear_cancels"]) == ({"no_due_time": 1}, 0)
         assert recovered(here)["written"] == 0, "a run after the end writes nothing"
         until(shard, lambda: shard.left == waiting)

@@ -26,7 +26,7 @@ class MirrorRecovered(Result):
     dry_run: bool
     records: int = Field(description="in the mirrored timer topics")
     delivered: int = Field(description="with a receipt, or the dead letter of a failed delivery")
-    cancelled: int = Field(description="or replaced")
+    stopped: int = Field(description="cancelled or replaced in the lost cluster")
     kept_out: int = Field(description="with `keep`, while another one was pending")
     copied: int = Field(description="records for which a later copy stands")
     assumed_delivered: int = Field(description="due before --delivered-before")

@@ -132,9 +132,11 @@ class FieldDifference(Result):
 
 
 class ScheduleDifference(Result):
-    """A schedule of an applied file; elsewhere: its partition is another shard's."""
+    """A schedule of an applied file; elsewhere: its partition is another shard's, which the file
+    has to be applied on, too; a copy that was pending here is stopped.
+    """
 
     name: str
     change: Literal["added", "changed", "unchanged", "removed", "elsewhere"]
     fields: list[FieldDifference]
-    applied: bool = Field(description="false: a dry run, or ingest has not taken it yet")
+    applied: bool = Field(description="false: a dry run, elsewhere, or ingest has not taken it yet")

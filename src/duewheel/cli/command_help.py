@@ -7,7 +7,8 @@ import click
 from duewheel.cli.examples import EXAMPLES
 
 EXIT_CODES = (
-    "0 ok, 1 findings or another failure, 2 usage or configuration, 3 no answer from Kafka, "
+    "0 ok, 1 findings or another failure, 2 usage or configuration, 3 no answer from Kafka "
+    "(the message says if records may be written), "
     "4 fenced, 5 recovery refused or a file damaged, 6 locked, 130 interrupted"
 )
 

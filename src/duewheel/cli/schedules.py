@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -20,7 +19,7 @@ from duewheel.cli.replies import DEFAULT_S, say_if_missing, say_if_recovering, w
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.durations import format_duration_ms
-from duewheel.config.instants import utc_text
+from duewheel.config.instants import instant_text, utc_text
 from duewheel.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def next_(settings: Settings, name: str, timer_topic: str | None, output: Printe
         say(f"{name} has no instant from now on")
     zone = ZoneInfo(found.zone or "UTC")
     for due_ms in found.due_ms:
-        local = datetime.fromtimestamp(due_ms / 1000, zone).isoformat(timespec="milliseconds")
+        local = instant_text(due_ms, zone)
         output.row({"due_ms": due_ms, "local": local}, f"{utc_text(due_ms)}  {local}")
 
 
@@ -212,7 +211,8 @@ def apply(
     if dry_run:
         say("--dry-run: nothing was written")
         return 0
-    return _end_of_wait(writer, [row.name for row in found if not row.applied], wait_s)
+    waiting = [row.name for row in found if not row.applied and row.change != "elsewhere"]
+    return _end_of_wait(writer, waiting, wait_s)
 
 
 def _difference(row: ScheduleDifference) -> str:

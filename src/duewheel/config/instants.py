@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 
 from duewheel.errors import ConfigError
@@ -77,8 +77,17 @@ def utc_text(epoch_ms: int) -> str:
     >>> utc_text(1_800_000_000_050)
     '2027-01-15T08:00:00.050Z'
     """
+    return instant_text(epoch_ms, UTC).replace("+00:00", "Z")
+
+
+def instant_text(epoch_ms: int, zone: tzinfo) -> str:
+    """An instant in a zone, as `utc_text`.
+
+    >>> instant_text(1_800_000_000_050, UTC), instant_text(900_000_000_000_000, UTC)
+    ('2027-01-15T08:00:00.050+00:00', '900000000000000 ms')
+    """
     try:
-        time = datetime.fromtimestamp(epoch_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
+        time = datetime.fromtimestamp(epoch_ms / 1000, zone)
+    except (ValueError, OverflowError, OSError):  # no calendar has it
         return f"{epoch_ms} ms"
-    return f"{time.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+    return time.isoformat(timespec="milliseconds")

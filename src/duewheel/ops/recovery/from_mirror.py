@@ -45,9 +45,7 @@ from duewheel.schemas.batches import NEVER, NO_KEY, OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import partition_name
 
 _STAMPED = "message.timestamp.type"
-# The fields that the import of the waiting records fills in. Not `cancelled`: an import counts its
-# cancels in it, a recovery the timers that the lost cluster had cancelled.
-_OF_IMPORT = MirrorRecovered.model_fields.keys() - {"cancelled"}
+_OF_IMPORT = {*MirrorRecovered.model_fields}  # those that the import fills in, among them
 _CHANGED = (
     "{lines} timers are written, which this call would not begin with: repeat the options of the "
     "first call. If these are the same, copied topics were made again or have lost records"
@@ -128,7 +126,7 @@ def _result(
         **sent.model_dump(include=_OF_IMPORT),
         records=tally.records,
         delivered=tally.states[RecordState.LEFT],
-        cancelled=tally.states[RecordState.CANCELLED],
+        stopped=tally.states[RecordState.CANCELLED],
         kept_out=tally.states[RecordState.KEPT_OUT],
         copied=tally.states[RecordState.COPIED],
         assumed_delivered=tally.assumed,

@@ -45,7 +45,11 @@ class _Step:
 
     @property
     def writes(self) -> bool:
-        return self.change in {"added", "changed", "removed"}
+        return self.record is not None
+
+    @property
+    def stops(self) -> bool:
+        return self.change in {"removed", "elsewhere"}
 
 
 def apply(
@@ -77,8 +81,7 @@ def apply(
         assert record is not None, "of a step that writes"
         try:
             with writer.producer(record.timer_topic) as producer:
-                stops = step.change == "removed"
-                written.append(write_record(settings, producer, record, stops=stops))
+                written.append(write_record(settings, producer, record, stops=step.stops))
         except DuewheelError as error:
             error.args = (f"{error}; written before: {len(written)} of {len(done)} changes",)
             raise
@@ -89,7 +92,7 @@ def apply(
             name=step.name,
             change=step.change,
             fields=step.fields,
-            applied=step.taken or not step.writes,
+            applied=step.change != "elsewhere" and (step.taken or not step.writes),
         )
         for step in steps
     ]
@@ -168,17 +171,14 @@ def _step(
     timer: PendingTimer | None,
     now_ms: int,
 ) -> _Step:
-    if timer is None:
-        if record.has_ended(now_ms):
-            return _Step(name, "unchanged")
-        with writer.producer(record.timer_topic) as producer:
-            number = partition_of(producer, record)
-        if not owns(writer.settings.shard, (record.timer_topic, number)):
-            return _Step(name, "elsewhere")
-        return _Step(name, "added", record, _differences({}, _shown(record)))
-    former = ScheduleRecord.of(timer)
+    former = None if timer is None else ScheduleRecord.of(timer)
     if record.has_ended(now_ms):
-        return _Step(name, "removed", former)
+        return _Step(name, "unchanged" if former is None else "removed", former)
+    if not _is_ours(writer, record):
+        # The shard that has the partition adds it: a copy that stayed here would fire, too.
+        return _Step(name, "elsewhere", former)
+    if timer is None or former is None:
+        return _Step(name, "added", record, _differences({}, _shown(record)))
     before, after = _shown(former), _shown(record)
     starts_ms = former.recurrence.starts_ms
     if "starts" not in after and starts_ms is not None and starts_ms <= now_ms:
@@ -189,6 +189,15 @@ def _step(
     if names.PAUSED in former.own:
         record = record.with_own({**record.own, names.PAUSED: former.own[names.PAUSED]})
     return _Step(name, "changed", record.beside(timer), fields)
+
+
+def _is_ours(writer: TimerWriter, record: ScheduleRecord) -> bool:
+    """Whether the partition of the record's key, or name, is this shard's."""
+    if writer.settings.shard.count == 1:
+        return True
+    with writer.producer(record.timer_topic) as producer:
+        partition = record.timer_topic, partition_of(producer, record)
+    return owns(writer.settings.shard, partition)
 
 
 def _removed(settings: Settings, wanted: Mapping[str, str]) -> Iterator[_Step]:

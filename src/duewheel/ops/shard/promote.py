@@ -57,7 +57,9 @@ def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_M
 def _require_standby(state: State) -> None:
     directory = state.path.parent
     if not state.standby:
-        raise ConfigError(f"{directory} is no standby: `duewheel standby` makes it one")
+        raise ConfigError(
+            f"{directory} is no standby: it owns the shard, or is new. Call this where one runs"
+        )
     if not lock_is_held(directory / Role.DEQUEUE.lock_name):
         raise ConfigError(
             f"no standby runs in {directory}: `duewheel run --take-over` starts it as the owner"

@@ -11,7 +11,7 @@ from functools import partial
 from duewheel.api.shard import BoundInForce, ShardView
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, CorruptFile
 from duewheel.ops.files import open_files, open_state
 from duewheel.ops.shard.bounds_in_force import bounds_in_force
 from duewheel.runtime.configured_facts import ConfiguredFacts
@@ -39,5 +39,5 @@ def _count(settings: Settings) -> int | None:
     try:
         with open_files(settings) as directory:
             return PendingTimers(directory).count().total
-    except ConfigError:
-        return None  # not known by these settings: a start refuses them, too
+    except (ConfigError, CorruptFile):
+        return None  # a start refuses these settings, or files, too, and names the reason

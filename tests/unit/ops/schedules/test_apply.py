@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 from tests.harness.schedule_shard import HOURLY, OTHERS, listed, put, rows, squat
-from tests.harness.served import RecordingProducer, recording_writer
+from tests.harness.served import KitWriter, RecordingProducer, recording_writer
 
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Unacknowledged
@@ -145,3 +145,29 @@ def test_octets_of_a_header_are_not_the_text_of_their_base64(
         "unchanged daily",
         "changed poll headers.0.value /w== -> - headers.0.value_base64 - -> /w==",
     ]
+
+
+def test_of_two_shards_one_sets_a_schedule(
+    service: LocalService, settings: Settings, client: TestClient, config: Path
+) -> None:
+    """A new key, or more partitions, may move it: a copy that stayed would fire, too."""
+    with service.producer() as producer:
+        natural = producer.partition_of(b"poll")
+        moved = producer.schedule("orders", b"poll", id="poll", every="90s", partition=natural ^ 1)
+    service.advance("1s")
+    assert moved.result().partition == natural ^ 1
+    path = config.with_name("schedules.toml")
+    path.write_text(FILE[FILE.index("[poll]") :])
+
+    def applied_on(index: int) -> list[tuple[str, bool]]:
+        shard = settings.shard.model_copy(update={"index": index, "count": 2})
+        writer = KitWriter(settings.model_copy(update={"shard": shard}), service)
+        found = apply.apply(writer, path, prune=False, dry_run=False, wait_s=0)
+        service.advance("1s")
+        return [(each.change, each.applied) for each in found]
+
+    for _ in range(2):
+        assert applied_on(1 - natural % 2) == [("elsewhere", False)]
+        assert listed(client) == []
+    assert applied_on(natural % 2)[0][0] == "added"
+    assert [row["name"] for row in listed(client)] == ["poll"]
