@@ -112,4 +112,4 @@ def test_a_first_message_needs_no_tools_of_kafka(
             producer.send(target, b"later")
     assert config.with_name("topic.log").read_text().endswith("later\n")
     text = run(config, "topic", "read", target, "--limit", "1").stdout
-    assert text.split("  ")[1:] == ["0@0", "1s late", "key order-42", "pay\n"]
+    assert text.split("  ")[1:] == ["0@0", "1500ms late", "key order-42", "pay\n"]
