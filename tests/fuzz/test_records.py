@@ -126,6 +126,16 @@ def test_any_receipt(damage: Change, alter: Change, data: st.DataObject) -> None
     assert found is not None and found.target == "orders"
 
 
+@pytest.mark.parametrize("number", [b'due_ms":0', b'target_partition":0'])
+def test_a_mirrored_receipt_has_numbers_as_in_json(number: bytes) -> None:
+    name = number[:-1]
+    value = RECEIPT.replace(name, number)
+    assert Receipt.parse(b"order", value, 0) is None
+    fetched = fetched_of(sealed_body(encode(0, b"order", value, []), 1))
+    for read in committed_records([fetched], {PLACE: (0, 1)}):
+        assert not len(EvidenceReader([PLACE])._add_receipts(read))  # noqa: SLF001 - as below
+
+
 @given(data=st.data())
 def test_any_mirrored_receipt(damage: Change, alter: Change, data: st.DataObject) -> None:
     """Evidence is only what `receipts` lists as a receipt of this partition."""
