@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.record_batches import RECORDS, batch, sealed
