@@ -118,11 +118,11 @@ def cancel_matching(
             f"{result.unreachable} more match, and stay: their ids are no UTF-8, so no handle "
             "names them. A client cancels them by id; a pause of their target holds them"
         )
+    missed = int(result.unreachable > 0)
     if dry_run or not result.written:
-        return int(result.unreachable > 0)
+        return missed
     late, done = "none_in_time" in result.answers, result.answers.get("cancelled") == result.written
-    code = end_of_wait(writer.settings, wait, late=late, done=done)
-    return code or int(result.unreachable > 0)
+    return end_of_wait(writer.settings, wait, late=late, done=done) or missed
 
 
 @click.command(cls=CommandWithExamples)

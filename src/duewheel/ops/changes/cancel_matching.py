@@ -147,8 +147,10 @@ def _partly(
     """Makes the error that says how many cancels are written, and how many may be."""
     written = sum(each.done() and each.exception() is None for each in requests)
     in_doubt = len(requests) - written
-    text = f"{written} of {matched} cancels are written, {in_doubt} may be: {error}. "
-    text += "Repeat it: cancelled ones are left out"
+    text = (
+        f"{written} of {matched} cancels are written, {in_doubt} may be: {error}. Repeat it: "
+        "cancelled ones are left out"
+    )
     return Unacknowledged(text, matched=matched, written=written, in_doubt=in_doubt)
 
 

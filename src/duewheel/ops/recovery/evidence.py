@@ -26,10 +26,10 @@ from duewheel.schemas.wire.kafka_records import KafkaRecords
 _pc: Any = pyarrow.compute
 
 PART_BYTES = 8 << 20  # read at a time
-_NUMBER = "-?(?:0|[1-9][0-9]{0,17})"  # as in JSON
+_DIGITS = "(?:0|[1-9][0-9]{0,17})"  # as in JSON
 _RECEIPT = (
     r'^\{"source":"(?P<partition>.+)@(?P<offset>[0-9]{1,18})","target":"[\w.-]+",'
-    rf'"target_partition":{_NUMBER},"due_ms":(?P<due>{_NUMBER})\}}$'
+    rf'"target_partition":{_DIGITS},"due_ms":(?P<due>-?{_DIGITS})\}}$'
 )
 
 

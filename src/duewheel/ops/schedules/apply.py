@@ -234,8 +234,8 @@ def _shown(record: ScheduleRecord) -> dict[str, str]:
         **octets_shown("value", record.value),
     }
     for number, (name, value) in enumerate(record.headers):
-        place = f"headers.{number}"
-        values |= {f"{place}.name": name, **octets_shown(f"{place}.value", value)}
+        header = f"headers.{number}"
+        values |= {f"{header}.name": name, **octets_shown(f"{header}.value", value)}
     return {name: text for name, text in values.items() if text is not None}
 
 

@@ -54,7 +54,7 @@ def list_schedules(
     topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
     rows, now_ms = list[ScheduleSummary](), clock.now_ms()
     with open_files(settings) as directory:
-        fields = shard_fields(settings, directory)
+        of_shard = shard_fields(settings, directory)
         for part in pending(directory, scope=scope):
             if topic is not None:
                 part = [timer for timer in part if source_of(timer)[0] == topic]
@@ -64,7 +64,7 @@ def list_schedules(
             if len(rows) > limit:
                 break
     found = sorted(rows[:limit], key=lambda row: (row.name, row.timer_topic))
-    return ScheduleList(**fields, schedules=found, more=len(rows) > limit)
+    return ScheduleList(**of_shard, schedules=found, more=len(rows) > limit)
 
 
 def show_schedule(
