@@ -6,8 +6,9 @@ Without Spark, and in one process: a parked or rolled copy is taken again within
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,28 @@ class ProxiedShard(KafkaShard):
     def values(self, topic: str) -> dict[int, list[int]]:
         """What the records of each partition are numbered."""
         return {p: [int(r.value) for r in some] for p, some in self.arrived(topic).items()}
+
+    def await_rest(self, timer_topic: str) -> None:
+        """Waits until a timer topic rests: its timers for a sound target, of which two have come,
+        are parked, those of other timer topics leave, and all arrive once.
+        """
+        orders = self.topics.orders
+        self.write([(orders, 2)], after_ms=0, timer_topic=timer_topic)
+        self.write([(orders, 3)], after_ms=0)
+        self.turn_until(lambda: self.statistics.parked.get(orders, 0) > 0, "it does not wait")
+        self.turn_until(lambda: self.values(orders).keys() == {0, 1, 2, 3}, "they never come")
+        assert all(values == [values[0]] for values in self.values(orders).values()), "once"
+
+
+@contextmanager
+def shard_of_two_teams(path: Path, broker: AnyBroker) -> Iterator[ProxiedShard]:
+    """A shard with the timer topics of two teams; the other one's name ends with `.other`."""
+    topics = FaultTopics.named(f"teams-{uuid.uuid4().hex[:8]}")
+    topics.create(broker.bootstrap_servers)
+    other = f"{topics.timers}.other"
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        timers = {"num_partitions": 2, "configs": {"message.timestamp.type": "LogAppendTime"}}
+        admin.create_topics({other: timers})
+    shard = ProxiedShard(*(path, broker, broker.bootstrap_servers, topics), more_timers=[other])
+    yield shard
+    shard.stop()

@@ -17,6 +17,12 @@ from typing import Protocol
 from duewheel.dev.broker import DevBroker
 from duewheel.java.find import Java
 
+# Properties of a broker that obeys ACLs; a topic without any is open to all.
+WITH_ACLS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class SharedBroker:

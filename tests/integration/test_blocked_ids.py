@@ -7,7 +7,6 @@ shard's batch, and the marker that would end its transaction.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,10 +14,9 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
-from tests.harness.fault_judge import FaultTopics
 from tests.harness.kafka_shard import CLOCK
 from tests.harness.launcher import wait_until
-from tests.harness.proxied_shard import ProxiedShard
+from tests.harness.proxied_shard import ProxiedShard, shard_of_two_teams
 from tests.harness.publishing import (
     Message,
     create_topics,
@@ -83,15 +81,8 @@ def two_teams(
 ) -> Iterator[ProxiedShard]:
     """Each has a timer topic, whose rest lasts until timers come on a busy host."""
     monkeypatch.setattr(resting_timer_topics, "_REFUSED_S", (15.0, 60.0))
-    topics = FaultTopics.named(f"forged-{uuid.uuid4().hex[:8]}")
-    topics.create(broker.bootstrap_servers)
-    other = f"{topics.timers}.other"
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
-        timers = {"num_partitions": 2, "configs": {"message.timestamp.type": "LogAppendTime"}}
-        admin.create_topics({other: timers})
-    shard = ProxiedShard(*(tmp_path, broker, broker.bootstrap_servers, topics), more_timers=[other])
-    yield shard
-    shard.stop()
+    with shard_of_two_teams(tmp_path, broker) as shard:
+        yield shard
 
 
 @pytest.mark.slow
@@ -129,8 +120,9 @@ def test_a_forged_epoch_closes_its_topic_and_holds_up_nobody(
 def test_a_forged_epoch_in_a_timer_topic_holds_up_its_copies_alone(
     two_teams: ProxiedShard, broker: SharedBroker
 ) -> None:
-    """It aborts one transaction, the first with a copy for it. From then on the copies for all its
-    partitions are held, so that there is nothing to rest from.
+    """The first copy for that topic aborts a transaction. From then on copies for all its
+    partitions are held in the state topic, so no other transaction is aborted, and the timer topic
+    need not rest.
     """
     shard, other = two_teams, f"{two_teams.topics.timers}.other"
     orders, bills, first = shard.topics.orders, shard.topics.bills, f"{shard.topics.state}-0"

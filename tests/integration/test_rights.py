@@ -15,8 +15,8 @@ from kafka.admin import (
     ResourcePattern,
     ResourceType,
 )
-from tests.harness.fault_judge import FaultTopics
-from tests.harness.proxied_shard import ProxiedShard
+from tests.harness.proxied_shard import shard_of_two_teams
+from tests.harness.shared_broker import WITH_ACLS
 
 from duewheel.dev.broker import DevBroker
 from duewheel.java.find import Java
@@ -44,11 +44,7 @@ class Rights:
 
 @pytest.fixture
 def secured(java: Java) -> Iterator[DevBroker]:
-    authorizer = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    with DevBroker(java=java, properties=authorizer) as broker:
+    with DevBroker(java=java, properties=WITH_ACLS) as broker:
         yield broker
 
 
@@ -59,15 +55,13 @@ def test_a_timer_topic_rests_once_a_second_of_its_targets_loses_the_right(
     """After the first one only the timers for that target are dead letters."""
     monkeypatch.setattr(catalog, "_MISSING_AGE_S", 0.5)
     monkeypatch.setattr(catalog, "_AGE_S", 300)  # else a slow host looks again before the refusal
-    servers, topics = secured.bootstrap_servers, FaultTopics.named("rights")
-    topics.create(servers)
-    other, more = f"{topics.timers}.other", f"{topics.bills}.more"
-    orders, bills = topics.orders, topics.bills
-    shard = ProxiedShard(*(tmp_path, secured, servers, topics), more_timers=[other])
-    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        timers = {"num_partitions": 2, "configs": {"message.timestamp.type": "LogAppendTime"}}
-        new = {other: timers, more: {"num_partitions": 1}}
-        admin.create_topics(new, wait_for_metadata=True)
+    with (
+        shard_of_two_teams(tmp_path, secured) as shard,
+        closing(KafkaAdminClient(bootstrap_servers=secured.bootstrap_servers)) as admin,
+    ):
+        orders, bills = shard.topics.orders, shard.topics.bills
+        other, more = f"{shard.topics.timers}.other", f"{bills}.more"
+        admin.create_topics({more: {"num_partitions": 1}}, wait_for_metadata=True)
         rights = Rights(admin)
         shard.start()
         shard.write([(orders, 0), (bills, 0), (more, 0)])
@@ -85,11 +79,7 @@ def test_a_timer_topic_rests_once_a_second_of_its_targets_loses_the_right(
         rights.set(more, DESCRIBE_ONLY)
         shard.write([(more, 0)], after_ms=0, timer_topic=other)
         shard.turn_until(lambda: shard.statistics.doubts == 2, "nothing is refused")
-        shard.write([(orders, 2)], after_ms=0, timer_topic=other)
-        shard.write([(orders, 3)], after_ms=0)
-        shard.turn_until(lambda: shard.statistics.parked.get(orders, 0) > 0, "it does not wait")
-        shard.turn_until(lambda: shard.values(orders).keys() == {0, 1, 2, 3}, "they never come")
-        assert all(values == [values[0]] for values in shard.values(orders).values()), "once"
+        shard.await_rest(other)
         assert shard.statistics.dead_letters["target_not_authorized"] == 2
 
         for topic in (bills, more):
@@ -98,4 +88,3 @@ def test_a_timer_topic_rests_once_a_second_of_its_targets_loses_the_right(
         shard.write([(bills, 0), (more, 0)], timer_topic=other)
         shard.turn_until(lambda: shard.statistics.delivered == before + 2, "they never come")
         assert shard.statistics.doubts == 2
-    shard.stop()

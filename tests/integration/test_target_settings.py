@@ -16,7 +16,7 @@ import pytest
 from kafka import KafkaAdminClient
 from tests.harness.fault_judge import FaultTopics
 from tests.harness.kafka_shard import CLOCK
-from tests.harness.proxied_shard import ProxiedShard
+from tests.harness.proxied_shard import ProxiedShard, shard_of_two_teams
 from tests.harness.publishing import (
     Message,
     create_topics,
@@ -135,16 +135,8 @@ def test_a_target_with_slow_appends_gets_a_share(shard: ProxiedShard, broker: Sh
 
 @pytest.fixture
 def two_teams(tmp_path: Path, broker: SharedBroker) -> Iterator[ProxiedShard]:
-    """Each has a timer topic."""
-    topics = FaultTopics.named(f"teams-{uuid.uuid4().hex[:8]}")
-    topics.create(broker.bootstrap_servers)
-    other = f"{topics.timers}.other"
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
-        timers = {"num_partitions": 2, "configs": {"message.timestamp.type": "LogAppendTime"}}
-        admin.create_topics({other: timers})
-    shard = ProxiedShard(*(tmp_path, broker, broker.bootstrap_servers, topics), more_timers=[other])
-    yield shard
-    shard.stop()
+    with shard_of_two_teams(tmp_path, broker) as shard:
+        yield shard
 
 
 @pytest.mark.slow
@@ -211,11 +203,7 @@ def test_a_timer_topic_rests_once_a_second_of_its_targets_fails(
         assert shard.statistics.parked.get(orders, 0) == 0, "after a single one"
         fail(more)
         shard.turn_until(lambda: shard.statistics.doubts == 2, "nothing is refused")
-    shard.write([(orders, 2)], after_ms=0, timer_topic=other)
-    shard.write([(orders, 3)], after_ms=0)
-    shard.turn_until(lambda: shard.statistics.parked.get(orders, 0) > 0, "it does not wait")
-    shard.turn_until(lambda: shard.values(orders).keys() == {0, 1, 2, 3}, "they never come")
-    assert all(values == [values[0]] for values in shard.values(orders).values()), "once"
+    shard.await_rest(other)
     assert refusing == ([] if is_deleted else [bills, more]), "a marker may be refused, too"
 
 

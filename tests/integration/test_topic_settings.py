@@ -18,7 +18,7 @@ from kafka.admin import (
 from structlog.testing import capture_logs
 from tests.harness.launcher import run, wait_until
 from tests.harness.shard_topics import DEAD, STATE, TIMER, ShardTopics, made
-from tests.harness.shared_broker import SharedBroker
+from tests.harness.shared_broker import WITH_ACLS, SharedBroker
 
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.timer_topics_file import TopicSet
@@ -210,11 +210,7 @@ def test_both_processes_refuse_to_start(topics: ShardTopics, process: str) -> No
 def test_without_the_right_to_look_it_is_a_warning_and_to_alter_an_error(
     java: Java, kafka_jars: list[Path], tmp_path: Path
 ) -> None:
-    authorizer = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    with DevBroker(java=java, properties=authorizer) as broker:
+    with DevBroker(java=java, properties=WITH_ACLS) as broker:
         topics = made(broker, tmp_path, "app")
         topics.alter(TIMER, {"retention.ms": HOUR_MS})
         pattern = ResourcePattern(ResourceType.TOPIC, topics.name(TIMER))

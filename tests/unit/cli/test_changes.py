@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -20,15 +21,24 @@ from duewheel.ops import connection
 
 
 @pytest.fixture
-def with_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The settings of a shard with three timers of the id `many`."""
+def with_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Makes a shard with timers of these ids; returns its settings."""
     monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
-    path = write_config(tmp_path, f"{HOST}:1", "app")
-    settings = load(path)
-    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
-    world.append(*(TimerRow(0, n, NOW_MS + 5_000, timer_id=b"many") for n in range(3)))
-    world.stop()
-    return str(path)
+
+    def make(*ids: bytes) -> str:
+        path = write_config(tmp_path, f"{HOST}:1", "app")
+        settings = load(path)
+        world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+        world.append(*(TimerRow(0, n, NOW_MS + 5_000, timer_id=i) for n, i in enumerate(ids)))
+        world.stop()
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
+def with_many(with_ids: Callable[..., str]) -> str:
+    return with_ids(*[b"many"] * 3)
 
 
 def test_a_filter_that_selects_too_many_names_the_options(with_many: str) -> None:
@@ -52,15 +62,10 @@ def test_a_dry_run_of_a_bulk_cancel_counts_as_the_call_would(with_many: str) -> 
 
 
 def test_timers_that_no_handle_names_are_no_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    with_ids: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
-    path = write_config(tmp_path, f"{HOST}:1", "app")
-    settings = load(path)
-    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
-    world.append(*(TimerRow(0, n, NOW_MS + 5_000, timer_id=b"\xff%d" % n) for n in range(2)))
-    world.stop()
-    words = ["cancel-matching", "--to", str(NOW_MS + 9_000), "--config", str(path)]
+    words = ["cancel-matching", "--to", str(NOW_MS + 9_000)]
+    words += ["--config", with_ids(b"\xff0", b"\xff1")]
     for more in ([], ["--dry-run"]):
         assert cli([*words, *more], standalone_mode=False) == 1
         assert "2 more match, and stay: their ids are no UTF-8" in capsys.readouterr().err

@@ -25,6 +25,22 @@ from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, DiskFull
 from duewheel.ops.timers.pending import list_timers
 
+# Of a summary with nothing special
+ROW = {
+    "id": "a",
+    "source": "a-0@1",
+    "due_ms": NOW_MS,
+    "leaves_ms": NOW_MS,
+    "topic": "orders",
+    "level": None,
+    "value_bytes": 1,
+    "rolled": False,
+    "cancelled": False,
+    "paused": False,
+    "page": "1-2",
+    "handle": None,
+}
+
 
 @pytest.mark.parametrize(
     ("options", "reason"),
@@ -120,19 +136,14 @@ def test_a_line_of_a_timer(settings: Settings) -> None:
 
 def test_what_is_special_about_a_timer() -> None:
     row = {
+        **ROW,
         "id": "a-0@1",
-        "source": "a-0@1",
         "due_ms": NOW_MS + 86_400_000 * 3,
         "leaves_ms": NOW_MS + 3_600_000,
-        "topic": "orders",
         "level": 4,
         "key_base64": "/wA=",
         "value_bytes": None,
         "rolled": True,
-        "cancelled": False,
-        "paused": False,
-        "page": "1-2",
-        "handle": None,
     }
     assert timer_line(TimerSummary.model_validate(row), NOW_MS) == (
         "2027-01-15T09:00:00.000Z  in 1h  orders  key (base64) /wA=  id a-0@1  no value  level 4  "
@@ -145,26 +156,12 @@ def test_what_is_special_about_a_timer() -> None:
 
 
 def test_headers_of_one_name_are_all_shown() -> None:
-    row = {
-        "id": "a",
-        "source": "a-0@1",
-        "due_ms": NOW_MS,
-        "leaves_ms": NOW_MS,
-        "topic": "orders",
-        "level": None,
-        "value_bytes": 1,
-        "rolled": False,
-        "cancelled": False,
-        "paused": False,
-        "page": "1-2",
-        "handle": None,
-        "partition": None,
-        "headers": [
-            {"name": "trace", "value": "1"},
-            {"name": "trace", "value": "2"},
-            {"name": "octets", "value_base64": "/w=="},
-        ],
-    }
+    headers = [
+        {"name": "trace", "value": "1"},
+        {"name": "trace", "value": "2"},
+        {"name": "octets", "value_base64": "/w=="},
+    ]
+    row = {**ROW, "partition": None, "headers": headers}
     shown = with_header_lines(TimerWithMessage.model_validate(row))
     assert {label: text for label, text in shown.items() if label.startswith("header.")} == {
         "header.0 trace": "1",
@@ -174,21 +171,7 @@ def test_headers_of_one_name_are_all_shown() -> None:
 
 
 def test_no_producer_writes_to_the_terminal() -> None:
-    row = {
-        "due_ms": NOW_MS,
-        "leaves_ms": NOW_MS,
-        "topic": "orders",
-        "level": None,
-        "key": "k\x1b[2J",
-        "id": "a\n2027-01-15  false \u202e line é",
-        "value_bytes": 1,
-        "rolled": False,
-        "cancelled": False,
-        "paused": False,
-        "source": "a-0@1",
-        "page": "1-2",
-        "handle": None,
-    }
+    row = {**ROW, "key": "k\x1b[2J", "id": "a\n2027-01-15  false \u202e line é"}
     line = printable(timer_line(TimerSummary.model_validate(row), NOW_MS))
     assert r"key k\x1b[2J  id a\n2027-01-15  false \u202e line é" in line
 
