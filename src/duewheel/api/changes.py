@@ -47,6 +47,8 @@ class BulkCancelled(OfShard):
 
     dry_run: bool
     matched: int = Field(description="pending timers, without cancelled ones and dead letters")
+    rolling: int = Field(description="of these, those that only roll when they leave: due later")
+    recurring: int = Field(description="those beside them of a schedule: they stay until it stops")
     unreachable: int = Field(description="those beside them whose id is no text: no handle has it")
     written: int
     answers: dict[str, int] = Field(description="replies by kind; none_in_time for those to come")

@@ -96,9 +96,12 @@ def cancel_matching(
 ) -> int:
     """Cancel all pending timers that match the options.
 
-    They are read from the data directory, and each is cancelled by its handle. No option selects
-    a timer topic. Exit codes as for `cancel`. A start does not extend the wait. Also --dry-run
-    needs Kafka.
+    They are read from the data directory, and each is cancelled by its handle. Recurring ones
+    stay: `schedule stop` ends them. --from and --to select by when a timer leaves; `rolling` counts
+    those that only roll then, and are due later. No option selects a timer topic.
+
+    Exit code 1: as for `cancel`, or some that match are left: the shard recovers, or no handle
+    names them. A start does not extend the wait. Also --dry-run needs Kafka.
     """
     from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
 
@@ -118,7 +121,7 @@ def cancel_matching(
             f"{result.unreachable} more match, and stay: their ids are no UTF-8, so no handle "
             "names them. A client cancels them by id; a pause of their target holds them"
         )
-    missed = int(result.unreachable > 0)
+    missed = int(result.unreachable > 0 or result.recovering)
     if dry_run or not result.written:
         return missed
     late, done = "none_in_time" in result.answers, result.answers.get("cancelled") == result.written

@@ -15,7 +15,7 @@ from duewheel.cli.output import Printer, printable, say
 from duewheel.cli.request_options import OF_NEW_TIMER, with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable, Unacknowledged
+from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
 from duewheel.osutil.terminal import bar_of_count
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
     """Prints the results of lines, and their counts; returns the exit code.
 
     Raises:
-        ConfigError, Unacknowledged: a record is too large for a broker, or Kafka has failed; with
-            the counts so far.
+        ConfigError, Unacknowledged: a record is too large for a broker or has no timer topic, or
+            Kafka has failed; with the counts so far.
     """
     written = refused = line = 0
     try:
@@ -65,9 +65,9 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
                 written += 1
             if output.is_json:
                 output.row(row)
-    except (InvalidTimer, KafkaUnavailable, Unacknowledged) as error:
+    except (ConfigError, KafkaUnavailable, Unacknowledged) as error:
         so_far = f"{written} written, {refused} refused, up to line {line}"
-        kind = ConfigError if isinstance(error, InvalidTimer) else Unacknowledged
+        kind = ConfigError if isinstance(error, ConfigError) else Unacknowledged
         raise kind(f"{so_far}; lines after it may be written: {error}") from error
     if not output.is_json:
         click.echo(f"{written} written, {refused} refused")

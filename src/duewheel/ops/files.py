@@ -66,7 +66,7 @@ def is_recovering(state: State) -> bool:
 
 
 def require_recovered(state: State) -> None:
-    """Refuses a change that depends on all pending timers.
+    """Refuses a change that depends on the newest copy of a timer.
 
     Raises:
         RecoveryPending: a recovery is under way.

@@ -42,6 +42,15 @@ def test_the_last_line_that_is_written_is_named() -> None:
         show_lines(fails(), Printer(is_json=False))
 
 
+def test_a_line_for_a_missing_timer_topic_ends_with_the_counts() -> None:
+    def fails() -> Iterator[SentLine | FailedLine]:
+        yield sent(1)
+        raise ConfigError("there is no timer topic b")
+
+    with pytest.raises(ConfigError, match="1 written, 0 refused, up to line 1; "):
+        show_lines(fails(), Printer(is_json=False))
+
+
 def test_a_line_that_is_no_text_is_refused_and_stops_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,10 @@
 They are found in the mapped files, all before the first cancel is written: of a filter that selects
 too many, or takes too long, none takes effect. Each is cancelled by its handle, with a record in
 its timer topic, like any client's.
+
+- A recurring timer stays, and is counted: a cancel would end its schedule for good.
+- While the shard recovers, those that were read so far are cancelled, because they may be due soon.
+  The result has `recovering`; repeated afterwards, the call finds the others.
 """
 
 from __future__ import annotations
@@ -33,23 +37,29 @@ SAMPLE = 10
 @dataclass(slots=True)
 class Matching:
     """Timers to cancel: the fields of their shard, timer topics and handles, summaries of the
-    first ones, and how many have no handle.
+    first ones, how many of them roll, and how many others are recurring or have no handle.
     """
 
     of_shard: ShardFields
     named: list[tuple[str, str]] = field(default_factory=list)
     sample: list[TimerSummary] = field(default_factory=list)
+    rolling: int = 0
+    recurring: int = 0
     unreachable: int = 0
 
     def add(self, timer: PendingTimer) -> None:
-        """Adds a timer, unless it is cancelled or a dead letter."""
+        """Adds a timer, unless it is cancelled, recurring, or a dead letter."""
         if timer.cancelled or timer.due_ms is None:
+            return
+        if timer.recurring:
+            self.recurring += 1
             return
         handle = handle_of(timer)
         if handle is None:
             self.unreachable += 1
             return
         self.named.append((source_of(timer)[0], handle))
+        self.rolling += timer.rolled
         if len(self.sample) < SAMPLE:
             self.sample.append(summary_of(timer))
 
@@ -61,6 +71,8 @@ class Matching:
             **self.of_shard,
             dry_run=dry_run,
             matched=len(self.named),
+            rolling=self.rolling,
+            recurring=self.recurring,
             unreachable=self.unreachable,
             written=len(self.named),
             answers=dict(answers or {}),

@@ -37,6 +37,8 @@ def send_lines(
         KafkaUnavailable: no broker answers.
         Unacknowledged: no acknowledgement in time.
         InvalidTimer: a broker takes no record so large; kafka-python then fails all that wait.
+        ConfigError: a line's timer topic does not exist in Kafka: each further one would wait for
+            it as long.
             After each of these errors, records after the last line that was yielded may or may not
             have been written.
     """

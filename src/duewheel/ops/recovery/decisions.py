@@ -17,7 +17,7 @@ import numpy as np
 from duewheel.ops.recovery.evidence import Evidence
 from duewheel.ops.recovery.mirrored_rows import UNNAMED, Kind, MirroredRows
 from duewheel.schemas.arrays import Int64
-from duewheel.schemas.batches import ANY_OFFSET, ANY_TIME
+from duewheel.schemas.batches import ANY_OFFSET
 
 # Pending timers of one id, among which a cancel of a single one searches. Beyond them it counts as
 # unclear: the time would grow with the product of cancels and timers, both of any producer.
@@ -66,7 +66,8 @@ class _Sources:
     """The offsets in the lost cluster that cancels name."""
 
     named: frozenset[int]
-    settled: frozenset[int]  # of these, those of timers that have left or have a copy
+    left: frozenset[int]  # of these, those of timers that have left
+    settled: frozenset[int]  # and those of timers that have a copy
     unclear: list[int]  # the rows that name another one
 
     @classmethod
@@ -74,17 +75,23 @@ class _Sources:
         naming = np.isin(rows.kind, (Kind.CANCEL, Kind.RESCHEDULE, Kind.CHASE))
         at = np.flatnonzero(naming & (rows.named != ANY_OFFSET))
         named = rows.named[at]
-        settled = np.isin(named, evidence.sources)
-        settled |= np.isin(named, rows.first_offset[rows.kind == Kind.COPY])
+        left = np.isin(named, evidence.sources)
+        settled = left | np.isin(named, rows.first_offset[rows.kind == Kind.COPY])
         unclear = at[~settled & (rows.kind[at] != Kind.CHASE)]
-        return cls(frozenset(named.tolist()), frozenset(named[settled].tolist()), unclear.tolist())
+        return cls(
+            frozenset(named.tolist()),
+            frozenset(named[left].tolist()),
+            frozenset(named[settled].tolist()),
+            unclear.tolist(),
+        )
 
 
 @dataclass(slots=True)
 class _Timer:
     row: int  # of its newest record
     first_offset: int  # of its first copy, in the lost cluster, or UNNAMED
-    stopped: RecordState | None = None
+    stopped: RecordState | None = None  # by any cancel of the mirror, also by a later record
+    ended: bool = False  # by a cancel up to the record that is decided: it keeps none out
 
 
 @dataclass(slots=True)
@@ -98,7 +105,9 @@ class _Group:
     unclear: set[int]  # rows that are not found yet
     timers: list[_Timer] = field(default_factory=list)
     pending: list[_Timer] = field(default_factory=list)
-    busy_until_ms: int = ANY_TIME  # the latest due time of the pending ones
+    # A heap, the latest due first: of timers that may keep others out, those without a cancel.
+    latest: list[tuple[int, int, _Timer]] = field(default_factory=list)
+    cancelled: set[int] = field(default_factory=set)  # offsets that earlier cancels name
     # By their first offset; where that is not known, by due time and content.
     by_offset: dict[int, _Timer] = field(default_factory=dict)
     # The first offsets that no chase has passed, a heap: any producer can write as many chases as
@@ -115,7 +124,7 @@ class _Group:
                 self._chase(int(self.rows.first_offset[row]))
             elif kind == Kind.COPY:
                 self._copy(row)
-            elif kind == Kind.KEEP and self.busy_until_ms > self.rows.timestamp_ms[row]:
+            elif kind == Kind.KEEP and self._busy(int(self.rows.timestamp_ms[row])):
                 self.states[row] = RecordState.KEPT_OUT
             else:
                 if kind in (Kind.CANCEL, Kind.RESCHEDULE):
@@ -128,11 +137,17 @@ class _Group:
         timer = _Timer(row, first_offset)
         self.timers.append(timer)
         self.pending.append(timer)
-        self.busy_until_ms = max(self.busy_until_ms, int(self.rows.due_ms[row]))
+        heapq.heappush(self.latest, (-int(self.rows.due_ms[row]), row, timer))
         if first_offset == UNNAMED:
             self.unnamed[self._content(row)].append(timer)
         else:
             self._name(timer, first_offset)
+
+    def _busy(self, at_ms: int) -> bool:
+        """Returns whether a timer is pending at that time."""
+        while self.latest and self.latest[0][-1].ended:
+            heapq.heappop(self.latest)
+        return bool(self.latest) and -self.latest[0][0] > at_ms
 
     def _copy(self, row: int) -> None:
         """A copy continues its timer: also a cancelled one, if it was written in that moment."""
@@ -150,34 +165,49 @@ class _Group:
 
     def _chase(self, below: int) -> None:
         while self.not_chased and self.not_chased[0] < below:
-            self._stop([self.by_offset[heapq.heappop(self.not_chased)]])
+            self._end([self.by_offset[heapq.heappop(self.not_chased)]])
 
     def _name(self, timer: _Timer, first_offset: int) -> None:
         timer.first_offset = first_offset
         if first_offset != UNNAMED and first_offset not in self.by_offset:
             heapq.heappush(self.not_chased, first_offset)
         self.by_offset[first_offset] = timer
-        if first_offset in self.sources.named:
-            self._stop([timer])
+        if first_offset in self.cancelled:
+            self._end([timer])
+        elif first_offset in self.sources.named:
+            timer.stopped = RecordState.CANCELLED
 
     def _cancel(self, row: int) -> None:
         named = int(self.rows.named[row])
-        if named != ANY_OFFSET and len(self.pending) > _CANDIDATES_MAX:
-            return
-        waiting = [t for t in self.pending if t.stopped is None]
         if named == ANY_OFFSET:
-            self._stop(waiting)
-            self.pending, self.busy_until_ms = [], ANY_TIME
-        elif named not in self.sources.settled:
-            left = self.evidence.left(self.rows.key[[t.row for t in waiting]]).tolist()
-            present = [t for t, has_left in zip(waiting, left, strict=True) if not has_left]
-            if len(present) == 1:
-                self._stop(present)
-                self.unclear.discard(row)
+            self._end(self.pending)
+            self.pending = []
+            return
+        if named in self.cancelled:  # repeated: another timer of the id is none of its concern
+            self.unclear.discard(row)
+            return
+        self.cancelled.add(named)
+        if named in self.by_offset:
+            self._end([self.by_offset[named]])
+        elif len(self.pending) <= _CANDIDATES_MAX and named not in self.sources.left:
+            self._cancel_unnamed(row)
 
-    def _stop(self, timers: Iterable[_Timer]) -> None:
+    def _cancel_unnamed(self, row: int) -> None:
+        waiting = [t for t in self.pending if t.stopped is None]
+        left = self.evidence.left(self.rows.key[[t.row for t in waiting]]).tolist()
+        present = [t for t, has_left in zip(waiting, left, strict=True) if not has_left]
+        if len(present) == 1 and int(self.rows.named[row]) not in self.sources.settled:
+            self._end(present)
+            self.unclear.discard(row)
+        elif present:
+            # Any of them. None is cancelled, and the one that would keep others out for longest
+            # keeps none out: a second message is better than a lost one.
+            blocking = [t for t in present if not t.ended] or present
+            max(blocking, key=lambda t: int(self.rows.due_ms[t.row])).ended = True
+
+    def _end(self, timers: Iterable[_Timer]) -> None:
         for timer in timers:
-            timer.stopped = timer.stopped or RecordState.CANCELLED
+            timer.stopped, timer.ended = RecordState.CANCELLED, True
 
     def _finish(self) -> None:
         """Of the timers with one due time, those that no cancel has stopped leave first."""

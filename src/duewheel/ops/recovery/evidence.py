@@ -83,8 +83,6 @@ class EvidenceReader:
         begun: set[int] = set()
         for records in records_in(reader, ranges):
             written = self._add_receipts(records)
-            newest_ms = int(records.timestamp_ms.max(initial=ANY_TIME))
-            self.newest_ms = max(newest_ms, self.newest_ms or newest_ms)
             # The lost cluster may have deleted earlier ones before the mirror began at offset 0.
             of_part, firsts = np.unique(records.partition[written], return_index=True)
             for part, first in zip(of_part.tolist(), firsts.tolist(), strict=True):
@@ -103,6 +101,9 @@ class EvidenceReader:
             for name in ("partition", "offset", "due")
         )
         ids = records.key.column().take(written).to_pylist()
+        if len(written):
+            newest_ms = int(records.timestamp_ms[written].max())
+            self.newest_ms = max(newest_ms, self.newest_ms or newest_ms)
         names = [name.decode(errors="replace") for name in partition]  # any program may write any
         self._add(zip(names, map(int, offset), ids, map(int, due), strict=True))
         return written[[name in self._number for name in names]]

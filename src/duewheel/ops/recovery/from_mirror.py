@@ -47,7 +47,7 @@ from duewheel.schemas.partition_names import partition_name
 _STAMPED = "message.timestamp.type"
 _OF_IMPORT = {*MirrorRecovered.model_fields}  # those that the import fills in, among them
 _CHANGED = (
-    "{lines} timers are written, which this call would not begin with: repeat the options of the "
+    "{lines} timers are read, which this call would not begin with: repeat the options of the "
     "first call. If these are the same, copied topics were made again or have lost records"
 )
 
@@ -270,7 +270,6 @@ def _decide_partition(
     tally.unclear += unclear
     tally.states.update({state: int((states == state).sum()) for state in RecordState})
     waiting = states == RecordState.WAITING
-    tally.windows += int((waiting & rows.unclear).sum())
     # None has left before its record was written, however early it was due.
     own_ms = begins_ms[rows.id_hash % len(begins_ms)]
     own_ms = np.where(rows.id_hash == NO_KEY, begins_ms.max(), own_ms)
@@ -281,4 +280,5 @@ def _decide_partition(
         waiting &= ~assumed
     elif undecided.any():
         tally.undecided.add(topic)
+    tally.windows += int((waiting & rows.unclear).sum())
     return np.flatnonzero(waiting)

@@ -117,7 +117,7 @@ export class Timers {
           ? `More than ${count(AT_MOST)} timers match: narrow the search.`
           : matched
             ? null
-            : "No timer matches that is not cancelled already.",
+            : "No timer matches that is neither cancelled already nor recurring.",
       (found) => questionOf(found, mayRoll),
       ({ matched }) => cancelled(filter, matched),
     );
@@ -150,7 +150,7 @@ async function cancelled(filter, matched) {
   return `${counted(written, "cancel is", "cancels are")} written. ${said}`;
 }
 
-function questionOf({ matched, sample, shard, shards, recovering }, mayRoll) {
+function questionOf({ matched, recurring, sample, shard, shards, recovering }, mayRoll) {
   const shown = sample.slice(0, 5);
   const lines = shown.map((timer) => `${dueOf(timer, instant)}: ${timer.topic}, id ${timer.id}`);
   if (matched > shown.length) {
@@ -166,6 +166,9 @@ function questionOf({ matched, sample, shard, shards, recovering }, mayRoll) {
       bullets(lines),
       ...(shards > 1
         ? [`They are in shard ${shard} of ${shards}: timers in the other shards stay.`]
+        : []),
+      ...(recurring
+        ? [`${counted(recurring, "recurring timer matches, and stays", "recurring timers match, and stay")}.`]
         : []),
       ...(recovering ? ["The shard still reads its timer topics again: others may match."] : []),
       ...(mayRoll ? [rolls] : []),

@@ -8,39 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.harness.source_table import SourceRow, as_table, read_records
-from tests.harness.timer_rows import suite_parameters
+from tests.harness.mirrored import T0, record, rows
+from tests.harness.source_table import SourceRow
 
 from duewheel.ops.recovery.decisions import RecordState, decide
 from duewheel.ops.recovery.evidence import NOTHING, Evidence, timer_keys
-from duewheel.ops.recovery.mirrored_rows import MirroredRows, rows_of
-from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
-from duewheel.schemas.request.parser import Contract
-from duewheel.schemas.request.topic_settings import TopicContract
 
-T0 = 1_800_000_000_000
-PLACE = ("orders.delayed", 0)
-CONTRACT = Contract(
-    (1_000,),
-    {PLACE[0]: TopicContract(recurring=True)},
-    "dead",
-    compile_suite(load_suite(), suite_parameters()),
-)
 WAITING, LEFT, CANCELLED = RecordState.WAITING, RecordState.LEFT, RecordState.CANCELLED
 NO_TIMER, KEPT_OUT, COPIED = RecordState.NO_TIMER, RecordState.KEPT_OUT, RecordState.COPIED
-
-
-def record(
-    due_s: int | None = None, timer_id: str = "", at_s: int = 0, value: bytes = b"v", **headers: Any
-) -> SourceRow:
-    """Written `at_s` and due `due_s` seconds after the beginning."""
-    named = [("REAL_TOPIC", b"orders")]
-    if due_s is not None:
-        named.append(("TIMER_DELIVER_MS", b"%d" % (T0 + 1_000 * due_s)))
-    if timer_id:
-        named.append(("UNIQ_KEY", timer_id.encode()))
-    named += [(name, str(content).encode()) for name, content in headers.items()]
-    return SourceRow(0, T0 + 1_000 * at_s, named, key=b"k", value=value)
 
 
 def copy(due_s: int, timer_id: str, origin: int, value: bytes = b"v") -> SourceRow:
@@ -53,12 +28,6 @@ def cancel(timer_id: str, at_s: int = 0, **headers: Any) -> SourceRow:
 
 def chase(timer_id: str, origin: int) -> SourceRow:
     return cancel(timer_id, TIMER_ORIGIN=origin, TIMER_CANCEL_SLOT=1)
-
-
-def rows(*records: SourceRow, others: Counter[str] | None = None) -> MirroredRows:
-    placed = [each._replace(offset=place) for place, each in enumerate(records)]
-    left_out: Counter[str] = Counter() if others is None else others
-    return rows_of(read_records(as_table(placed)), PLACE, CONTRACT, left_out)
 
 
 def left(*timers: tuple[str, int, int]) -> Evidence:
@@ -120,6 +89,54 @@ def test_keep_drops_a_timer_while_an_earlier_one_is_pending() -> None:
     records = [record(5, "a"), record(9, "a", 4, **keep), record(9, "a", 6, **keep)]
 
     assert states(records, left(("a", 5, 900)))[0] == [LEFT, KEPT_OUT, WAITING]
+
+
+KEEP: dict[str, Any] = {"TIMER_IF_PENDING": "keep"}
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [cancel("a", 1), cancel("a", 1, TIMER_CANCEL_OFFSET=900)],
+    ids=["by id", "by handle"],
+)
+def test_a_cancelled_timer_keeps_none_out(stop: SourceRow) -> None:
+    records = [record(90, "a"), stop, record(95, "a", 2, **KEEP)]
+
+    assert states(records) == ([CANCELLED, NO_TIMER, WAITING], 0)
+
+
+def test_a_timer_that_a_reschedule_replaced_keeps_none_out() -> None:
+    sooner = record(5, "a", 1, TIMER_RESCHEDULE="true", TIMER_CANCEL_OFFSET=900)
+    records = [record(90, "a"), sooner, record(9, "a", 4, **KEEP), record(9, "a", 6, **KEEP)]
+
+    assert states(records)[0] == [CANCELLED, WAITING, KEPT_OUT, WAITING]
+
+
+def test_a_timer_keeps_others_out_until_its_cancel_by_handle() -> None:
+    by_handle = cancel("a", 3, TIMER_CANCEL_OFFSET=900)
+    before, after = record(95, "a", 2, **KEEP), record(95, "a", 4, **KEEP)
+    rolled = copy(90, "a", 900)
+
+    of_copy = states([record(90, "a"), rolled, before, by_handle, after])[0]
+    assert of_copy == [COPIED, CANCELLED, KEPT_OUT, NO_TIMER, WAITING]
+    copied_later = states([record(90, "a"), before, by_handle, after, rolled])[0]
+    assert copied_later == [COPIED, KEPT_OUT, NO_TIMER, WAITING, CANCELLED]
+
+
+def test_a_handle_of_one_of_two_timers_lets_a_later_one_in() -> None:
+    """Which of the two keeps others out is unclear, and a lost message is the worse end."""
+    by_handle = cancel("a", 1, TIMER_CANCEL_OFFSET=900)
+    two = [record(5, "a"), record(90, "a"), by_handle]
+    found, unclear = states([*two, record(95, "a", 4, **KEEP), record(95, "a", 6, **KEEP)])
+
+    assert (found, unclear) == ([WAITING, WAITING, NO_TIMER, KEPT_OUT, WAITING], 1)
+
+
+def test_a_repeated_cancel_by_handle_stops_no_other_timer() -> None:
+    by_handle = cancel("a", TIMER_CANCEL_OFFSET=900)
+    records = [record(5, "a"), by_handle, record(6, "a"), by_handle]
+
+    assert states(records) == ([CANCELLED, NO_TIMER, WAITING, NO_TIMER], 0)
 
 
 def test_a_copy_stands_for_its_timer() -> None:
