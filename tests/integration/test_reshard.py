@@ -18,10 +18,12 @@ from duewheel import factory
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import sealed
-from duewheel.errors import ConfigError, Fenced, PublishDoubt, RecoveryRefused
+from duewheel.config.settings import load
+from duewheel.errors import ConfigError, Fenced, PublishDoubt, Reassigned, RecoveryRefused
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops import reconfigure, reshard
+from duewheel.ops.shard.assignment import require_present_files
 from duewheel.runtime import dequeue_process
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.testing import ManualClock
@@ -83,6 +85,26 @@ def test_a_running_shard_finds_out(application: Application) -> None:
         dequeue.tick()
     shard.kill(Role.DEQUEUE)
     assert application.parts().keys() == {(application.topic, n) for n in range(4)}
+
+
+def test_outdated_files_are_not_to_be_changed_from(application: Application) -> None:
+    application.begin()
+    settings, shard = application.of(0, 1), application.local(0, 1)
+    shard.start_dequeue(take_over=True)
+    require_present_files(settings)
+    shard.kill(Role.DEQUEUE)
+    elsewhere = load(application.config, {"storage": {"data_dir": str(application.path / "new")}})
+    other = application.local(0, 1, elsewhere)
+    other.start_dequeue(take_over=True)
+    owner = other.directory(Role.DEQUEUE).state.uuid
+    with pytest.raises(Fenced, match=f"the data directory {owner} has taken shard 0 over"):
+        require_present_files(settings)
+    require_present_files(elsewhere)
+    other.kill(Role.DEQUEUE)
+    application.reshard(2)
+    for each in (settings, elsewhere):
+        with pytest.raises(Reassigned, match="the next start of shard 0 of 2 replaces them"):
+            require_present_files(each)
 
 
 def killed_at(

@@ -50,6 +50,21 @@ def _with_ingest_wait(command: Command) -> Command:
     return waiting
 
 
+def _with_present_files(command: Command) -> Command:
+    """Adds all that `with_writer` adds; refuses outdated files, from which a schedule would get its
+    former cron and message.
+    """
+
+    @functools.wraps(command)
+    def checked(writer: TimerWriter, **others: Any) -> Any:
+        from duewheel.ops.shard.assignment import require_present_files
+
+        require_present_files(writer.settings)
+        return command(writer=writer, **others)
+
+    return with_writer(checked)
+
+
 @schedule.command("set")
 @click.argument("name")
 @_with_ingest_wait
@@ -61,7 +76,7 @@ def _with_ingest_wait(command: Command) -> Command:
     value="the message, as text",
 )
 @with_request("new", NewSchedule)
-@with_writer
+@_with_present_files
 def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output: Printer) -> int:
     """Set a schedule, or replace the one of this name. It begins now, or at --starts.
 
@@ -123,7 +138,7 @@ def next_(settings: Settings, name: str, timer_topic: str | None, output: Printe
 @_with_ingest_wait
 @with_fields(Pause, "note")
 @with_request("given", Pause)
-@with_writer
+@_with_present_files
 def pause(
     writer: TimerWriter,
     name: str,
@@ -142,7 +157,7 @@ def pause(
 @schedule.command()
 @_with_name
 @_with_ingest_wait
-@with_writer
+@_with_present_files
 def resume(
     writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
@@ -156,7 +171,7 @@ def resume(
 @schedule.command()
 @_with_name
 @_with_ingest_wait
-@with_writer
+@_with_present_files
 def stop(
     writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
@@ -169,7 +184,7 @@ def stop(
 
 @schedule.command()
 @_with_name
-@with_writer
+@_with_present_files
 def trigger(writer: TimerWriter, name: str, timer_topic: str | None, output: Printer) -> None:
     """Fire a schedule once more, now; its next instant stays.
 
@@ -190,7 +205,7 @@ def trigger(writer: TimerWriter, name: str, timer_topic: str | None, output: Pri
 @click.option("--prune", is_flag=True, help="also stop those that the file lacks")
 @with_dry_run
 @_with_ingest_wait
-@with_writer
+@_with_present_files
 def apply(
     writer: TimerWriter, file: Path, wait_s: float, output: Printer, *, prune: bool, dry_run: bool
 ) -> int:

@@ -3,7 +3,7 @@
 After `duewheel reshard` the files of a removed shard, and those of any shard until its next start,
 have timers that are other shards' by now. The progress in Kafka shows that. A thread reads it, so
 that no read of files waits for Kafka but those before its first answer, _FIRST_S at most; while
-Kafka does not answer, the last read counts.
+Kafka does not answer, the last read counts. A command that changes schedules reads it once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import structlog
 
 from duewheel import factory
 from duewheel.checkpoints.ownership import require_not_sealed
-from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError, Reassigned, RecoveryRefused
+from duewheel.errors import DuewheelError, Fenced, Reassigned, RecoveryRefused
 from duewheel.ops.files import open_state
 from duewheel.threads import Worker
 
@@ -52,7 +52,9 @@ class AssignmentWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Reads no more. The thread, which may be in a call of Kafka, is not waited for."""
+        """Reads no more; called after `start`. The thread, which may be in a call of Kafka, is not
+        waited for.
+        """
         self._thread.ending.set()
 
     def require(self) -> None:
@@ -96,6 +98,24 @@ class AssignmentWatch:
         self.removed = {"resharded": reason} if reason and not has_partitions else {}
 
 
+def require_present_files(settings: Settings) -> None:
+    """Refuses files from which nothing may be changed, by one read of the progress.
+
+    Raises:
+        Reassigned: they are of another assignment.
+        Fenced: another data directory has taken the shard over.
+        KafkaUnavailable: no answer in time.
+    """
+    with closing(factory.progress_reader(settings, factory.StoppableClock(Event()))) as reader:
+        seen = reader.newest()
+    if seen is None:
+        return
+    if outdated := _outdated(settings, seen.progress):
+        raise Reassigned(f"nothing was written; {outdated}")
+    if taken_over := _taken_over(settings, seen.progress):
+        raise Fenced(f"nothing was written; {taken_over}")
+
+
 def _outdated(settings: Settings, progress: Progress) -> str:
     """Why the files are of an earlier assignment than the progress; empty if they are not. Those of
     a sealed shard that is not removed are the present ones until its partitions are reassigned.
@@ -111,5 +131,20 @@ def _outdated(settings: Settings, progress: Progress) -> str:
             return (
                 "the files are of an earlier assignment of partitions: the next start of shard "
                 f"{progress.shard} of {progress.shards} replaces them"
+            )
+    return ""
+
+
+def _taken_over(settings: Settings, progress: Progress) -> str:
+    """Why the files are a former owner's; empty if they are not. Those of a standby follow the
+    owner's, whose progress they mirror.
+    """
+    with suppress(DuewheelError), open_state(settings) as state:
+        mirror = state.mirror()
+        was_owner = mirror is not None and mirror.progress.owner == state.uuid
+        if was_owner and progress.owner not in {state.uuid, NOBODY}:
+            return (
+                f"the data directory {progress.owner} has taken shard {progress.shard} over, this "
+                f"one is {state.uuid}: do it where the shard runs"
             )
     return ""
