@@ -65,7 +65,10 @@ def _write(
     settings: Settings, clock: Clock, kind: PausedKind, name: str, pause: PauseRecord | None
 ) -> PausedSelection:
     client = factory.kafka_clients(settings, "producer")
-    last = PausesFile.read(settings.storage.data_dir)
+    try:
+        last = PausesFile.read(settings.storage.data_dir)
+    except OSError:  # another user's: as on a host without the file, all records are read
+        last = PausesFile()
     pauses = write_pause(client, settings.state_topic, kind, name, pause, Deadline(ANSWER_S), last)
     before = in_force(pauses, clock.now_ms()).get(f"{kind}/{name}")
     now, former = pause or PauseRecord(None), before or PauseRecord(None)
