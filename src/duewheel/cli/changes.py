@@ -142,8 +142,8 @@ def reschedule(
 
     Give --handle HANDLE, or --id ID with --key KEY.
 
-    With --handle the message is read back from the timer topic, unless --target and --value give
-    it.
+    With --handle the message is read back from the timer topic: --value alone keeps its key and
+    headers. With --target beside it nothing is read back: key and headers are those of the options.
     The new timer is delivered whatever the reply is. Exit codes as for `cancel`.
     """
     from duewheel.ops.changes import requests
