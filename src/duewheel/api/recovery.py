@@ -30,7 +30,9 @@ class MirrorRecovered(Result):
     kept_out: int = Field(description="with `keep`, while another one was pending")
     copied: int = Field(description="records for which a later copy stands")
     assumed_delivered: int = Field(description="due before --delivered-before")
-    left_out: dict[str, int] = Field(description="recurring ones; rejected ones by code")
+    left_out: dict[str, int] = Field(
+        description="rejected ones by code; `recurring`: all records that set or changed a schedule"
+    )
     not_taken: dict[str, int] = Field(
         description="topic-partition → first offset of what was copied after the first transaction"
     )

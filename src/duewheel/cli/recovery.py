@@ -8,7 +8,7 @@ import click
 
 from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import with_result
-from duewheel.cli.output import Printer
+from duewheel.cli.output import Printer, say
 from duewheel.clock import SystemClock
 from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.config.settings import Settings
@@ -80,5 +80,7 @@ def recover(
             settings, SystemClock(), from_mirror, before_ms, dry_run=dry_run, advanced=advanced
         )
     output.show(result)
+    if result.left_out.get("recurring"):
+        say("schedules are left out: set them again, with `duewheel schedule set` or `apply`")
     unclear = result.unclear_cancels or result.unclear_windows
     return 1 if result.refused or result.not_taken or unclear else 0

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from duewheel.api.recovery import MirrorRecovered
 from duewheel.cli.main import cli
@@ -57,8 +57,18 @@ def test_options_that_need_the_mirror_name_it(
         CliRunner().invoke(cli, given, standalone_mode=False, catch_exceptions=False)
 
 
-_CLEAN: dict[str, Any] = {"refused": {}, "not_taken": {}}
+_CLEAN: dict[str, Any] = {"refused": {}, "not_taken": {}, "left_out": {}}
 _CLEAN |= {"unclear_cancels": 0, "unclear_windows": 0, "written": 7}
+
+
+def recovered(found: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Result:
+    """The end of a recovery with this result."""
+    result = MirrorRecovered.model_construct(**_CLEAN | found)
+    monkeypatch.setattr(from_mirror, "recover", lambda *_, **__: result)
+    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
+    words = ["recover", "--from-mirror", "A.", "--bootstrap-servers", "localhost:1"]
+    words += ["--set", "timer.topics=orders.delayed"]
+    return CliRunner().invoke(cli, words, standalone_mode=False)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +84,15 @@ _CLEAN |= {"unclear_cancels": 0, "unclear_windows": 0, "written": 7}
 def test_a_recovery_that_leaves_something_out_ends_with_1(
     found: dict[str, Any], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = MirrorRecovered.model_construct(**_CLEAN | found)
-    monkeypatch.setattr(from_mirror, "recover", lambda *_, **__: result)
-    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
-    words = ["recover", "--from-mirror", "A.", "--bootstrap-servers", "localhost:1"]
-    words += ["--set", "timer.topics=orders.delayed"]
-    ended = CliRunner().invoke(cli, words, standalone_mode=False)
+    ended = recovered(found, monkeypatch)
     assert ended.return_value == code, ended.output
     for name in found:
         assert name in ended.output
+
+
+def test_schedules_that_are_left_out_are_to_be_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = recovered({"left_out": {"invalid_key": 2}}, monkeypatch)
+    assert "schedule" not in without.output
+    ended = recovered({"left_out": {"recurring": 3}}, monkeypatch)
+    assert "set them again" in ended.stderr
+    assert ended.return_value == 0
