@@ -139,4 +139,6 @@ class ScheduleDifference(Result):
     name: str
     change: Literal["added", "changed", "unchanged", "removed", "elsewhere"]
     fields: list[FieldDifference]
-    applied: bool = Field(description="false: a dry run, elsewhere, or ingest has not taken it yet")
+    applied: bool = Field(
+        description="false: a dry run would change it, elsewhere, or ingest has not taken it yet"
+    )

@@ -273,7 +273,7 @@ class _Kafka:
         )
 
     def close(self) -> None:
-        """Drop the client."""
+        """Drops the client."""
         self._producer.stop()
 
     def shards(self, *, past_open: bool) -> Mapping[int, Seen]:

@@ -14,7 +14,7 @@ BYTES_MAX = 500
 
 
 def write(text: str) -> None:
-    """Write the reason; called by a process before it ends with an error."""
+    """Writes the reason; called by a process before it ends with an error."""
     number = os.environ.get(VARIABLE, "")
     if number.isdigit():
         with suppress(OSError):
@@ -42,5 +42,5 @@ class ExitReasonFile:
         return " ".join(text.split())
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Closes the descriptor."""
         os.close(self.descriptor)

@@ -45,8 +45,8 @@ _CHUNK_LINES = 1_000
 _CHUNK_BYTES = 8 << 20  # of memory, and of a transaction, which must end in time
 _SHOWN_MAX = 10  # refused lines in the verdict, with their reasons
 _OTHER_FILE = (
-    "the import {name!r} has sent {lines} lines of a file that begins otherwise: give that file; "
-    "under another name all lines of this one are sent"
+    "the import {name!r} has read {lines} lines of a file that begins otherwise, and sent "
+    "{written} of them: give that file; under another name all lines of this one are sent"
 )
 _ALONE = "another run of this import is at work: run it again"
 
@@ -234,7 +234,8 @@ class _Import:
             self._digest.update(line.digested)
             skipped += 1
         if skipped < lines or self._digest.hexdigest() != position.sha256:
-            raise ConfigError(self._choice.otherwise.format(name=self._choice.name, lines=lines))
+            counts = {"lines": lines, "written": position.written}
+            raise ConfigError(self._choice.otherwise.format(name=self._choice.name, **counts))
 
     def _send(self, run: LedgerRun[ImportPosition]) -> bool:
         """Returns whether the end of the file was reached."""

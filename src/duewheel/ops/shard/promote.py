@@ -30,7 +30,7 @@ def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_M
 
     Raises:
         ConfigError: no standby runs in the data directory, or it cannot be written here.
-        RecoveryPending: after PROMOTION_MS the directory is still a standby, or still re-reads
+        RecoveryPending: after `wait_ms` the directory is still a standby, or still re-reads
             messages.
     """
     begun_s = time.monotonic()

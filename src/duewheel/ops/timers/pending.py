@@ -105,9 +105,7 @@ def pending_by_handle(
     """
     named = decoded_handle(settings, handle)
     with open_files(settings) as directory:
-        by_offset = Filter(
-            timer_id=named.id.encode(errors="surrogateescape"), first_offset=named.offset
-        )
+        by_offset = Filter(timer_id=named.id.encode(), first_offset=named.offset)
         slot = slot_of(named.due_ms, settings.timer.precision_ms)
         # Most are in the slot of their due time: others of their id, perhaps all timers, need not
         # be searched.
@@ -144,7 +142,7 @@ def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) 
     # A timer leaves at the end of its slot.
     first = None if since_ms is None else slot_of(since_ms, precision_ms)
     last = None if until_ms is None else closable_slot(until_ms, precision_ms)
-    wanted_id = None if wanted.id is None else wanted.id.encode(errors="surrogateescape")
+    wanted_id = None if wanted.id is None else wanted.id.encode()
     tag = None if wanted.tag is None else tag_octets(wanted.tag)
     return Filter(wanted.topic, first, last, page, wanted.level, wanted_id, wanted.key_octets, tag)
 
