@@ -131,6 +131,10 @@ class DueTime:
         return timestamp_ms + levels_ms[min(self.number, len(levels_ms)) - 1]
 
 
+# A delay of 0 would be past due where a topic refuses that.
+DUE_NOW = DueTime(Request.DELAY_MS, 1)
+
+
 def window_headers(window: timedelta | str | None) -> list[NonNullHeader]:
     """Makes the request header that spreads a timer over a window after its due time.
 

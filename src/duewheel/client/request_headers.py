@@ -5,7 +5,7 @@ Imports only the standard library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from duewheel.api.due_time import DueTime, NonNullHeader, instant_ms, whole, window_headers
@@ -154,6 +154,21 @@ def require_message(key: object, value: object) -> None:
     """Refuses a message that kafka-python cannot write."""
     if key is None and value is None:
         raise InvalidTimer("give a value, or a key: a message needs one of them")
+
+
+def non_null_headers(given: Sequence[tuple[str, bytes | None]]) -> list[NonNullHeader]:
+    """Returns the headers of a pending timer's message.
+
+    Raises:
+        InvalidTimer: one is null.
+    """
+    headers = [(name, value) for name, value in given if value is not None]
+    if len(headers) < len(given):
+        raise InvalidTimer(
+            "the timer has a null header, which this client cannot write again: cancel it, and "
+            "schedule a new one"
+        )
+    return headers
 
 
 def users(headers: Iterable[NonNullHeader], instead: str = _BY_ARGUMENT) -> list[NonNullHeader]:

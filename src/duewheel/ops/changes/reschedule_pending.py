@@ -6,15 +6,13 @@ like any client's. The timer may leave between the two: the reply says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from duewheel.api.changes import ReplacedPending
-from duewheel.api.due_time import DueTime, NonNullHeader
+from duewheel.api.due_time import DUE_NOW, DueTime
 from duewheel.api.requests import DueTimeFields
 from duewheel.client.message_reader import CHANGE_RECURRING
-from duewheel.client.request_headers import timer_headers
+from duewheel.client.request_headers import non_null_headers, timer_headers
 from duewheel.config.settings import Settings
-from duewheel.errors import Conflict, InvalidTimer
+from duewheel.errors import Conflict
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.requests import require_due
 from duewheel.ops.changes.timer_writer import TimerWriter
@@ -54,8 +52,7 @@ def fire(writer: TimerWriter, handle: str, *, reply: bool) -> WrittenChange[Repl
     # Its slot may be closed before ingest has the cancel: both timers would be delivered.
     if not timer.rolled and timer.leaves_ms - writer.clock.now_ms() < LEAVES_SOON_MS:
         raise Conflict("the timer leaves within seconds by itself: wait for it")
-    # A delay of 0 would be past due where a topic refuses that.
-    return _replace(writer, timer, DueTime.of(delay="1ms"), reply=reply)
+    return _replace(writer, timer, DUE_NOW, reply=reply)
 
 
 def _changeable(settings: Settings, handle: str) -> PendingTimer | None:
@@ -91,18 +88,3 @@ def _replace(
             **due.arguments,
         )
         return answered(ReplacedPending, request, former_due_ms=timer.due_ms)
-
-
-def non_null_headers(given: Sequence[tuple[str, bytes | None]]) -> list[NonNullHeader]:
-    """Returns the headers of a pending timer's message.
-
-    Raises:
-        InvalidTimer: one is null.
-    """
-    headers = [(name, value) for name, value in given if value is not None]
-    if len(headers) < len(given):
-        raise InvalidTimer(
-            "the timer has a null header, which this client cannot write again: cancel it, and "
-            "schedule a new one"
-        )
-    return headers

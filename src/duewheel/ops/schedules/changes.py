@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duewheel.api.changes import Scheduled
-from duewheel.api.due_time import DueTime
+from duewheel.api.due_time import DUE_NOW
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.checkpoints.progress import shard_of
 from duewheel.client import DelayProducer, Timer
@@ -133,9 +133,8 @@ def write_trigger(
     topic, headers, partition = record.timer_topic, record.writable_headers, record.target_partition
     name = record.name.decode(errors="replace")
     timer_id = f"{name}@triggered-{now_ms}"
-    now = DueTime.of(delay="1ms")  # 0 would be past due where a topic refuses that
     request = timer_headers(
-        record.target, now, topic, headers=headers, id=timer_id, partition=partition
+        record.target, DUE_NOW, topic, headers=headers, id=timer_id, partition=partition
     )
     require_accepted(settings, topic, record.key, record.value, request, now_ms)
     return producer.schedule(
@@ -145,7 +144,7 @@ def write_trigger(
         headers=headers,
         id=timer_id,
         partition=partition,
-        **now.arguments,
+        **DUE_NOW.arguments,
     )
 
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from duewheel.api.due_time import NonNullHeader
 from duewheel.api.recurring_time import require_name
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
-from duewheel.client.request_headers import require_message, target, users
+from duewheel.client.request_headers import non_null_headers, require_message, target, users
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.changes.acceptance import require_accepted
-from duewheel.ops.changes.reschedule_pending import non_null_headers
 from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.timers.pending import source_of
 from duewheel.schemas import header_names as names
