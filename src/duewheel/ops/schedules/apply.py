@@ -172,23 +172,30 @@ def _step(
     now_ms: int,
 ) -> _Step:
     former = None if timer is None else ScheduleRecord.of(timer)
-    if record.has_ended(now_ms):
+    fields = _changed(former, record, now_ms)
+    # As in the file, it has the pending instant, even where a record of now would have none.
+    if record.has_ended(now_ms) and (former is None or fields):
         return _Step(name, "unchanged" if former is None else "removed", former)
     if not _is_ours(writer, record):
         # The shard that has the partition adds it: a copy that stayed here would fire, too.
         return _Step(name, "elsewhere", former)
     if timer is None or former is None:
-        return _Step(name, "added", record, _differences({}, _shown(record)))
-    before, after = _shown(former), _shown(record)
-    starts_ms = former.recurrence.starts_ms
-    if "starts" not in after and starts_ms is not None and starts_ms <= now_ms:
-        del before["starts"]  # it has no effect any more, or was set by a pause
-    fields = _differences(before, after)
+        return _Step(name, "added", record, fields)
     if not fields:
         return _Step(name, "unchanged")
     if names.PAUSED in former.own:
         record = record.with_own({**record.own, names.PAUSED: former.own[names.PAUSED]})
     return _Step(name, "changed", record.beside(timer), fields)
+
+
+def _changed(
+    former: ScheduleRecord | None, record: ScheduleRecord, now_ms: int
+) -> list[FieldDifference]:
+    before, after = {} if former is None else _shown(former), _shown(record)
+    starts_ms = None if former is None else former.recurrence.starts_ms
+    if "starts" not in after and starts_ms is not None and starts_ms <= now_ms:
+        del before["starts"]  # it has no effect any more, or was set by a pause
+    return _differences(before, after)
 
 
 def _is_ours(writer: TimerWriter, record: ScheduleRecord) -> bool:

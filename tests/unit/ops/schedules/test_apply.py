@@ -76,6 +76,20 @@ def test_a_file_is_applied_by_its_differences(
     assert listed(client) == []
 
 
+def test_the_last_firing_of_an_unchanged_schedule_stays(
+    applied: Callable[..., list[str]], service: LocalService, client: TestClient
+) -> None:
+    """A record of now would have its first instant behind the end."""
+    ends_ms = service.clock.now_ms() + 3 * 3_600_000
+    file = f'[rare]\nevery = "2h"\ntarget = "orders"\nvalue = "v"\nends = {ends_ms}\n'
+    assert applied(file) == ["added rare"]
+    service.advance("90m")
+
+    assert applied(file) == ["unchanged rare"]
+    assert [row["name"] for row in listed(client)] == ["rare"]
+    assert applied(file.replace('"v"', '"w"')) == ["removed rare"]
+
+
 def test_a_defect_anywhere_writes_nothing(
     applied: Callable[..., list[str]], service: LocalService
 ) -> None:
