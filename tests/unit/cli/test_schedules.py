@@ -15,55 +15,25 @@ import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
 from pyarrow.ipc import open_stream
+from tests.harness.newest_progress import NewestProgress, removed, taken_by_others
 from tests.harness.schedule_shard import DAILY, put
 
-from duewheel import factory
 from duewheel.checkpoints.progress import NOBODY, Progress
-from duewheel.checkpoints.reshard_records import nothing, reassigned, sealed
-from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.reshard_records import sealed
 from duewheel.cli.schedules import schedule
 from duewheel.config.settings import load
 from duewheel.errors import Fenced, NoSuchSchedule, Reassigned
 from duewheel.ops import connection
 from duewheel.tables import schedules_table
 from duewheel.testing.service import LocalService
-from duewheel.wheel.publisher_protocol import Seen
 
 SET = ("set", "daily", "--every", "1h", "--target", "reports", "--value", "v")
 
 
-class ReadProgress:
-    """The shard's progress in Kafka."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.progress, self.reads = progress, 0
-
-    def newest(self) -> Seen:
-        self.reads += 1
-        return Seen(self.progress, 0)
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.fixture
-def kafka(config: Path, monkeypatch: pytest.MonkeyPatch) -> ReadProgress:
-    with State.open(load(config).storage.data_dir) as state:
-        mirror = state.mirror()
-    assert mirror is not None
-    kafka = ReadProgress(mirror.progress)
-    monkeypatch.setattr(factory, "progress_reader", lambda *_: kafka)
+def kafka(config: Path, monkeypatch: pytest.MonkeyPatch) -> NewestProgress:
     monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
-    return kafka
-
-
-def removed(progress: Progress) -> Progress:
-    return nothing(progress, 0, 2, 1)
-
-
-def reassigned_to_it(progress: Progress) -> Progress:
-    (only,) = reassigned([sealed(progress, 1, 1)], 1, lambda: 2)
-    return only
+    return NewestProgress.of_files(load(config).storage.data_dir, monkeypatch)
 
 
 def taken_over(progress: Progress) -> Progress:
@@ -74,7 +44,7 @@ def taken_over(progress: Progress) -> Progress:
     ("after", "error", "reason"),
     [
         (removed, Reassigned, "`duewheel reshard` has made 2"),
-        (reassigned_to_it, Reassigned, "an earlier assignment of partitions"),
+        (taken_by_others, Reassigned, "an earlier assignment of partitions"),
         (taken_over, Fenced, "the data directory another"),
     ],
 )
@@ -84,12 +54,13 @@ def taken_over(progress: Progress) -> Progress:
 )
 def test_outdated_files_change_no_schedule(
     config: Path,
-    kafka: ReadProgress,
+    kafka: NewestProgress,
     words: tuple[str, ...],
     after: Callable[[Progress], Progress],
     error: type[Exception],
     reason: str,
 ) -> None:
+    assert kafka.progress is not None
     kafka.progress = after(kafka.progress)
     words = words or ("apply", "--file", str(config.with_name("none.toml")))
     found = CliRunner().invoke(schedule, [*words, "--config", str(config)])
@@ -98,8 +69,9 @@ def test_outdated_files_change_no_schedule(
     assert kafka.reads == 1
 
 
-def test_present_files_are_those_to_change(config: Path, kafka: ReadProgress) -> None:
+def test_present_files_are_those_to_change(config: Path, kafka: NewestProgress) -> None:
     before = kafka.progress
+    assert before is not None
     for progress in (before, replace(before, owner=NOBODY), sealed(before, 2, 1)):
         kafka.progress = progress
         found = CliRunner().invoke(schedule, ["pause", "nobody", "--config", str(config)])

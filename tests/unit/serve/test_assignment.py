@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from fastapi.testclient import TestClient
 from tests.harness.browser import listening
 from tests.harness.launcher import wait_until
 from tests.harness.local_world import NOW_MS
+from tests.harness.newest_progress import NewestProgress, removed, taken_by_others
 from tests.harness.served import (
     CHANGING,
     COUNT,
@@ -26,57 +26,22 @@ from tests.harness.served import (
     settings_of,
 )
 
-from duewheel import factory
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.reshard_records import nothing, reassigned, sealed, unsealed
-from duewheel.checkpoints.state_file import State
-from duewheel.errors import KafkaUnavailable
+from duewheel.checkpoints.reshard_records import sealed, unsealed
 from duewheel.ops.shard import assignment
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.testing import ManualClock
-from duewheel.wheel.publisher_protocol import Seen
 
 FILTERED = {"filter": {"topic": "orders"}, "dry_run": True}
-
-
-@dataclass
-class NewestProgress:
-    """The progress of the shard in Kafka; None: Kafka does not answer."""
-
-    progress: Progress | None
-    reads: int = 0
-    may_answer: Event = field(default_factory=Event)
-
-    def newest(self) -> Seen:
-        self.reads += 1
-        self.may_answer.wait()
-        if self.progress is None:
-            raise KafkaUnavailable("no broker answers")
-        return Seen(self.progress, NOW_MS)
-
-    def close(self) -> None:
-        pass
-
-    def becomes(self, progress: Progress | None) -> None:
-        """Returns once it is read, and what follows from it is known."""
-        self.progress = progress
-        end = self.reads + 2
-        wait_until(lambda: self.reads >= end, "the progress is read")
 
 
 @pytest.fixture
 def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NewestProgress:
     settings = settings_of(tmp_path)
     fill(settings)
-    with State.open(settings.storage.data_dir) as state:
-        mirror = state.mirror()
-    assert mirror is not None
-    kafka = NewestProgress(mirror.progress)
-    kafka.may_answer.set()
-    monkeypatch.setattr(factory, "progress_reader", lambda *_: kafka)
     monkeypatch.setattr(assignment, "_INTERVAL_S", 0.01)
-    return kafka
+    return NewestProgress.of_files(settings.storage.data_dir, monkeypatch)
 
 
 @pytest.fixture
@@ -84,15 +49,6 @@ def client(tmp_path: Path, kafka: NewestProgress) -> Iterator[TestClient]:
     with served(settings_of(tmp_path), Access(CHANGING), RecordingProducer()) as client:
         client.headers |= bearer(TOKEN)
         yield client
-
-
-def removed(progress: Progress) -> Progress:
-    return nothing(progress, 0, 2, 1)
-
-
-def taken_by_others(progress: Progress) -> Progress:
-    (only,) = reassigned([sealed(progress, 1, 1)], 1, lambda: 2)
-    return only
 
 
 def undone(progress: Progress) -> Progress:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from fastapi.testclient import TestClient
-from tests.harness.schedule_shard import (  # noqa: F401 - fixtures
-    HOURLY,
-    client,
-    config,
-    put,
-    service,
-    settings,
-)
+from tests.harness.schedule_shard import HOURLY, put
 
 from duewheel.testing.service import LocalService
 
 
 def test_a_bulk_cancel_leaves_schedules_and_counts_timers_that_only_roll(
-    client: TestClient,  # noqa: F811 - a fixture
-    service: LocalService,  # noqa: F811
+    client: TestClient,
+    service: LocalService,
 ) -> None:
     put(client, "daily", **HOURLY)
     for delay in ("1h", "3d"):

@@ -16,6 +16,7 @@ from duewheel.ops.recovery.evidence import NOTHING, Evidence, timer_keys
 
 WAITING, LEFT, CANCELLED = RecordState.WAITING, RecordState.LEFT, RecordState.CANCELLED
 NO_TIMER, KEPT_OUT, COPIED = RecordState.NO_TIMER, RecordState.KEPT_OUT, RecordState.COPIED
+KEEP: dict[str, Any] = {"TIMER_IF_PENDING": "keep"}
 
 
 def copy(due_s: int, timer_id: str, origin: int, value: bytes = b"v") -> SourceRow:
@@ -85,13 +86,9 @@ def test_a_cancel_that_came_too_late_stops_none() -> None:
 
 
 def test_keep_drops_a_timer_while_an_earlier_one_is_pending() -> None:
-    keep: dict[str, Any] = {"TIMER_IF_PENDING": "keep"}
-    records = [record(5, "a"), record(9, "a", 4, **keep), record(9, "a", 6, **keep)]
+    records = [record(5, "a"), record(9, "a", 4, **KEEP), record(9, "a", 6, **KEEP)]
 
     assert states(records, left(("a", 5, 900)))[0] == [LEFT, KEPT_OUT, WAITING]
-
-
-KEEP: dict[str, Any] = {"TIMER_IF_PENDING": "keep"}
 
 
 @pytest.mark.parametrize(
