@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
@@ -57,6 +57,11 @@ class NewestProgress:
 def removed(progress: Progress) -> Progress:
     """After a reshard to fewer shards."""
     return nothing(progress, 0, 2, 1)
+
+
+def taken_over(progress: Progress) -> Progress:
+    """By another data directory."""
+    return replace(progress, owner="another")
 
 
 def taken_by_others(progress: Progress) -> Progress:

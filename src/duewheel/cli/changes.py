@@ -10,11 +10,11 @@ import click
 
 from duewheel.api.requests import KeyedTimers, NamedTimers, NewTimer, Replacement, TimerFilter
 from duewheel.cli.command_help import CommandWithExamples
-from duewheel.cli.options import with_dry_run, with_writer
+from duewheel.cli.options import with_dry_run, with_writer, with_writer_from_files
 from duewheel.cli.output import Printer, say
 from duewheel.cli.replies import (
     ReplyWait,
-    end_of_wait,
+    end_of_reply_wait,
     say_if_missing,
     say_if_recovering,
     say_what_keep_does,
@@ -84,7 +84,7 @@ def cancel(writer: TimerWriter, named: NamedTimers, wait: ReplyWait, output: Pri
 @with_dry_run
 @with_wait
 @with_request("wanted", TimerFilter)
-@with_writer
+@with_writer_from_files
 def cancel_matching(
     writer: TimerWriter,
     wanted: TimerFilter,
@@ -125,7 +125,7 @@ def cancel_matching(
     if dry_run or not result.written:
         return missed
     late, done = "none_in_time" in result.answers, result.answers.get("cancelled") == result.written
-    return end_of_wait(writer.settings, wait, late=late, done=done) or missed
+    return end_of_reply_wait(writer.settings, wait, late=late, done=done) or missed
 
 
 @click.command(cls=CommandWithExamples)

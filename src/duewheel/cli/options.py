@@ -76,11 +76,24 @@ def with_writer(command: Command) -> Command:
     """Adds all that `with_result` adds, for a command that writes to timer topics: it has the
     argument `writer`, a TimerWriter, in place of `settings`.
     """
+    return _with_writer(command, from_files=False)
 
+
+def with_writer_from_files(command: Command) -> Command:
+    """As `with_writer`, for a command that makes its records from the shard's files: outdated ones,
+    which would bring a former state in again, are refused.
+    """
+    return _with_writer(command, from_files=True)
+
+
+def _with_writer(command: Command, *, from_files: bool) -> Command:
     @functools.wraps(command)
     def writing(settings: Settings, **others: Any) -> Any:
         from duewheel.ops.changes.timer_writer import TimerWriter
+        from duewheel.ops.shard.assignment import require_present_files
 
+        if from_files:
+            require_present_files(settings)
         with closing(TimerWriter(settings, SystemClock())) as writer:
             return command(writer=writer, **others)
 

@@ -92,10 +92,10 @@ def show_answer(
     """Prints the outcome of a request; returns the exit code."""
     output.show(result)
     answer = result.answer
-    return end_of_wait(settings, wait, late=answer is None, done=answer == "cancelled")
+    return end_of_reply_wait(settings, wait, late=answer is None, done=answer == "cancelled")
 
 
-def end_of_wait(settings: Settings, wait: ReplyWait, *, late: bool, done: bool) -> int:
+def end_of_reply_wait(settings: Settings, wait: ReplyWait, *, late: bool, done: bool) -> int:
     """Says why there is no reply; returns the exit code.
 
     Args:

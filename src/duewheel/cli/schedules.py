@@ -13,7 +13,7 @@ import click
 
 from duewheel.api.schedules import NewSchedule, Pause, ScheduleDifference, ScheduleSummary
 from duewheel.cli.command_help import CommandGroup
-from duewheel.cli.options import Command, with_dry_run, with_result, with_writer
+from duewheel.cli.options import Command, with_dry_run, with_result, with_writer_from_files
 from duewheel.cli.output import Printer, say
 from duewheel.cli.replies import DEFAULT_S, say_if_missing, say_if_recovering, why_late
 from duewheel.cli.request_options import with_fields, with_request
@@ -50,21 +50,6 @@ def _with_ingest_wait(command: Command) -> Command:
     return waiting
 
 
-def _with_present_files(command: Command) -> Command:
-    """Adds all that `with_writer` adds; refuses outdated files, from which a schedule would get its
-    former cron and message.
-    """
-
-    @functools.wraps(command)
-    def checked(writer: TimerWriter, **others: Any) -> Any:
-        from duewheel.ops.shard.assignment import require_present_files
-
-        require_present_files(writer.settings)
-        return command(writer=writer, **others)
-
-    return with_writer(checked)
-
-
 @schedule.command("set")
 @click.argument("name")
 @_with_ingest_wait
@@ -76,7 +61,7 @@ def _with_present_files(command: Command) -> Command:
     value="the message, as text",
 )
 @with_request("new", NewSchedule)
-@_with_present_files
+@with_writer_from_files
 def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output: Printer) -> int:
     """Set a schedule, or replace the one of this name. It begins now, or at --starts.
 
@@ -138,7 +123,7 @@ def next_(settings: Settings, name: str, timer_topic: str | None, output: Printe
 @_with_ingest_wait
 @with_fields(Pause, "note")
 @with_request("given", Pause)
-@_with_present_files
+@with_writer_from_files
 def pause(
     writer: TimerWriter,
     name: str,
@@ -157,7 +142,7 @@ def pause(
 @schedule.command()
 @_with_name
 @_with_ingest_wait
-@_with_present_files
+@with_writer_from_files
 def resume(
     writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
@@ -171,7 +156,7 @@ def resume(
 @schedule.command()
 @_with_name
 @_with_ingest_wait
-@_with_present_files
+@with_writer_from_files
 def stop(
     writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
@@ -184,7 +169,7 @@ def stop(
 
 @schedule.command()
 @_with_name
-@_with_present_files
+@with_writer_from_files
 def trigger(writer: TimerWriter, name: str, timer_topic: str | None, output: Printer) -> None:
     """Fire a schedule once more, now; its next instant stays.
 
@@ -205,7 +190,7 @@ def trigger(writer: TimerWriter, name: str, timer_topic: str | None, output: Pri
 @click.option("--prune", is_flag=True, help="also stop those that the file lacks")
 @with_dry_run
 @_with_ingest_wait
-@_with_present_files
+@with_writer_from_files
 def apply(
     writer: TimerWriter, file: Path, wait_s: float, output: Printer, *, prune: bool, dry_run: bool
 ) -> int:
@@ -227,7 +212,7 @@ def apply(
         say("--dry-run: nothing was written")
         return 0
     waiting = [row.name for row in found if not row.applied and row.change != "elsewhere"]
-    return _end_of_wait(writer, waiting, wait_s)
+    return _end_of_ingest_wait(writer, waiting, wait_s)
 
 
 def _difference(row: ScheduleDifference) -> str:
@@ -248,10 +233,10 @@ def _patiently(change: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
 def _applied(writer: TimerWriter, written: WrittenSchedule, wait_s: float, output: Printer) -> int:
     row = written.after(writer.settings, wait_s)
     output.show(row)
-    return _end_of_wait(writer, [] if row.applied else [row.name], wait_s)
+    return _end_of_ingest_wait(writer, [] if row.applied else [row.name], wait_s)
 
 
-def _end_of_wait(writer: TimerWriter, late: Sequence[str], wait_s: float) -> int:
+def _end_of_ingest_wait(writer: TimerWriter, late: Sequence[str], wait_s: float) -> int:
     """Returns the exit code; names the schedules that ingest has not taken within the wait."""
     if not late or not wait_s:
         return 0

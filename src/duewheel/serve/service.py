@@ -131,7 +131,7 @@ class Lane(Generic[S]):
     Attributes:
         stop: ends the waits for them.
         writes: whether a call whose wait has ended may have written.
-        files: looks at the shard's files first, which must be of the present assignment.
+        files: looks at the shard's files first, which must be the present ones.
         waiting_max: further requests are refused: those for one lane must not take the room of
             all others in the gate (gate.py).
     """
@@ -156,6 +156,7 @@ class Lane(Generic[S]):
             NoDataDirectory: it needs files, and there are none yet.
             Unreadable: they are not of these settings, or not for this user.
             Reassigned: their partitions are other shards'.
+            Fenced: another data directory has taken the shard over.
             RecoveryPending: they may be cut at any moment.
         """
         made = partial(call, self.first, *args, **named)

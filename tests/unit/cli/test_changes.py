@@ -11,12 +11,15 @@ import pytest
 from click.testing import CliRunner
 from tests.harness.config_file import write_config
 from tests.harness.local_world import NOW_MS, LocalWorld
+from tests.harness.newest_progress import NewestProgress, removed, taken_over
+from tests.harness.served import without_progress
 from tests.harness.timer_rows import P0, TimerRow
 
+from duewheel.checkpoints.progress import Progress
 from duewheel.cli.main import cli
 from duewheel.config.settings import load
 from duewheel.dev.listeners import HOST
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, Fenced, Reassigned
 from duewheel.ops import connection
 
 
@@ -31,6 +34,7 @@ def with_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
         world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
         world.append(*(TimerRow(0, n, NOW_MS + 5_000, timer_id=i) for n, i in enumerate(ids)))
         world.stop()
+        without_progress(monkeypatch)
         return str(path)
 
     return make
@@ -69,3 +73,19 @@ def test_timers_that_no_handle_names_are_no_success(
     for more in ([], ["--dry-run"]):
         assert cli([*words, *more], standalone_mode=False) == 1
         assert "2 more match, and stay: their ids are no UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("after", "error"), [(removed, Reassigned), (taken_over, Fenced)])
+def test_no_timer_of_outdated_files_is_cancelled(
+    config: Path,
+    kafka: NewestProgress,
+    after: Callable[[Progress], Progress],
+    error: type[Exception],
+) -> None:
+    assert kafka.progress is not None
+    kafka.progress = after(kafka.progress)
+    with pytest.raises(error, match="nothing was written"):
+        cli(
+            ["cancel-matching", "--target", "orders", "--config", str(config)],
+            standalone_mode=False,
+        )

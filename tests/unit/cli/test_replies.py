@@ -11,7 +11,7 @@ from tests.harness.local_world import LocalWorld
 from tests.harness.timer_rows import P0
 
 from duewheel.cli.main import cli
-from duewheel.cli.replies import ReplyWait, end_of_wait
+from duewheel.cli.replies import ReplyWait, end_of_reply_wait
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.shard import processes
@@ -62,7 +62,7 @@ def test_a_missing_reply_is_explained(
 ) -> None:
     replies = {"timer": stopped.timer.model_copy(update={"reply_topic": "replies"})}
     settings = stopped.model_copy(update=replies)
-    assert end_of_wait(settings, ReplyWait(seconds), late=late, done=done) == code
+    assert end_of_reply_wait(settings, ReplyWait(seconds), late=late, done=done) == code
     said = capsys.readouterr().err
     assert told in said if told else not said
 
@@ -70,7 +70,7 @@ def test_a_missing_reply_is_explained(
 def test_without_a_reply_topic_no_reply_is_awaited(
     stopped: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert end_of_wait(stopped, ReplyWait(), late=False, done=False) == 0
+    assert end_of_reply_wait(stopped, ReplyWait(), late=False, done=False) == 0
     assert "timer.reply_topic names no topic" in capsys.readouterr().err
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,29 +14,17 @@ import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
 from pyarrow.ipc import open_stream
-from tests.harness.newest_progress import NewestProgress, removed, taken_by_others
+from tests.harness.newest_progress import NewestProgress, removed, taken_by_others, taken_over
 from tests.harness.schedule_shard import DAILY, put
 
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.reshard_records import sealed
 from duewheel.cli.schedules import schedule
-from duewheel.config.settings import load
 from duewheel.errors import Fenced, NoSuchSchedule, Reassigned
-from duewheel.ops import connection
 from duewheel.tables import schedules_table
 from duewheel.testing.service import LocalService
 
 SET = ("set", "daily", "--every", "1h", "--target", "reports", "--value", "v")
-
-
-@pytest.fixture
-def kafka(config: Path, monkeypatch: pytest.MonkeyPatch) -> NewestProgress:
-    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
-    return NewestProgress.of_files(load(config).storage.data_dir, monkeypatch)
-
-
-def taken_over(progress: Progress) -> Progress:
-    return replace(progress, owner="another")
 
 
 @pytest.mark.parametrize(

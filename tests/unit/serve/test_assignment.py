@@ -1,4 +1,4 @@
-"""After a reshard the files of an earlier assignment are not served."""
+"""The files of an earlier assignment, and those of a former owner, are not served."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from tests.harness.browser import listening
 from tests.harness.launcher import wait_until
 from tests.harness.local_world import NOW_MS
-from tests.harness.newest_progress import NewestProgress, removed, taken_by_others
+from tests.harness.newest_progress import NewestProgress, removed, taken_by_others, taken_over
 from tests.harness.served import (
     CHANGING,
     COUNT,
@@ -62,19 +62,27 @@ def of_files(client: TestClient) -> list[Any]:
     return [*reads, client.post("/v1/cancel", json=FILTERED), paused]
 
 
-@pytest.mark.parametrize("after", [removed, taken_by_others, undone])
-def test_files_of_an_earlier_assignment_are_not_served(
-    client: TestClient, kafka: NewestProgress, after: Callable[[Progress], Progress]
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        (removed, "resharded"),
+        (taken_by_others, "resharded"),
+        (undone, "resharded"),
+        (taken_over, "taken_over"),
+    ],
+)
+def test_outdated_files_are_not_served(
+    client: TestClient, kafka: NewestProgress, after: Callable[[Progress], Progress], code: str
 ) -> None:
     assert kafka.progress is not None
     before = kafka.progress
     kafka.becomes(after(before))
     for response in of_files(client):
-        assert (response.status_code, response.json()["code"]) == (503, "resharded"), response.text
+        assert (response.status_code, response.json()["code"]) == (503, code), response.text
     found = client.get("/v1/fleet").json()
     assert (found["members"][0]["status"], found["absent"]) == (None, [0])
     kafka.becomes(None)
-    assert client.get("/v1/stats").json()["code"] == "resharded", "Kafka's silence changes nothing"
+    assert client.get("/v1/stats").json()["code"] == code, "Kafka's silence changes nothing"
     kafka.becomes(before)
     assert [response.status_code for response in of_files(client)] == [200] * 6
 

@@ -1,9 +1,11 @@
-"""Whether the shard's files on this host are of the present assignment of partitions.
+"""Whether the shard's files on this host are the present ones: of its owner, and of the present
+assignment of partitions.
 
 After `duewheel reshard` the files of a removed shard, and those of any shard until its next start,
-have timers that are other shards' by now. The progress in Kafka shows that. A thread reads it, so
-that no read of files waits for Kafka but those before its first answer, _FIRST_S at most; while
-Kafka does not answer, the last read counts. A command that changes schedules reads it once.
+have timers that are other shards' by now; those of a former owner have timers as they were at the
+take-over. The progress in Kafka shows both. A thread of the server reads it, so that no read of
+files waits for Kafka but those before its first answer, _FIRST_S at most; while Kafka does not
+answer, the last read counts. A command that writes records made from files reads it once.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from threading import Event
+from typing import NamedTuple
 
 import structlog
 
@@ -42,7 +45,7 @@ class AssignmentWatch:
     def __init__(self, settings: Settings) -> None:
         """Nothing runs before `start`."""
         self._settings = settings
-        self._reason = ""
+        self._refusal: _Refusal | None = None
         self._was_read = Event()  # or the wait for it is over
         self.removed: Mapping[str, str] = {}
 
@@ -58,13 +61,14 @@ class AssignmentWatch:
         self._thread.ending.set()
 
     def require(self) -> None:
-        """Refuses files of another assignment.
+        """Refuses outdated files.
 
         Raises:
-            Reassigned: with the reason.
+            Reassigned: they are of another assignment.
+            Fenced: another data directory has taken the shard over.
         """
-        if self._reason:
-            raise Reassigned(self._reason)
+        if self._refusal is not None:
+            raise self._refusal.error()
 
     def require_after_read(self) -> None:
         """As `require`, after the first read: the `run` that replaces files may be yet to come."""
@@ -90,16 +94,16 @@ class AssignmentWatch:
                 ending.wait(_INTERVAL_S)
 
     def _note(self, progress: Progress | None) -> None:
-        reason = "" if progress is None else _outdated(self._settings, progress)
-        if reason and reason != self._reason:
-            log.warning("the files are not served", reason=reason)
-        self._reason = reason
-        has_partitions = progress is None or bool(progress.partitions)
-        self.removed = {"resharded": reason} if reason and not has_partitions else {}
+        refusal = None if progress is None else _refusal(self._settings, progress)
+        if refusal is not None and refusal != self._refusal:
+            log.warning("the files are not served", reason=refusal.reason)
+        self._refusal = refusal
+        is_removed = refusal is not None and refusal.is_removal
+        self.removed = {"resharded": refusal.reason} if refusal and is_removed else {}
 
 
 def require_present_files(settings: Settings) -> None:
-    """Refuses files from which nothing may be changed, by one read of the progress.
+    """Refuses outdated files, from which nothing may be changed, by one read of the progress.
 
     Raises:
         Reassigned: they are of another assignment.
@@ -108,43 +112,47 @@ def require_present_files(settings: Settings) -> None:
     """
     with closing(factory.progress_reader(settings, factory.StoppableClock(Event()))) as reader:
         seen = reader.newest()
-    if seen is None:
-        return
-    if outdated := _outdated(settings, seen.progress):
-        raise Reassigned(f"nothing was written; {outdated}")
-    if taken_over := _taken_over(settings, seen.progress):
-        raise Fenced(f"nothing was written; {taken_over}")
+    refusal = None if seen is None else _refusal(settings, seen.progress)
+    if refusal is not None:
+        raise refusal.error("nothing was written; ")
 
 
-def _outdated(settings: Settings, progress: Progress) -> str:
-    """Why the files are of an earlier assignment than the progress; empty if they are not. Those of
-    a sealed shard that is not removed are the present ones until its partitions are reassigned.
+class _Refusal(NamedTuple):
+    """Why files are outdated; `is_removal`: a reshard has removed their shard."""
+
+    kind: type[Reassigned | Fenced]
+    reason: str
+    is_removal: bool = False
+
+    def error(self, before: str = "") -> Reassigned | Fenced:
+        return self.kind(f"{before}{self.reason}")
+
+
+def _refusal(settings: Settings, progress: Progress) -> _Refusal | None:
+    """Compares the files with the progress. Those of a sealed shard that is not removed are the
+    present ones until its partitions are reassigned; those of a standby follow the owner's, whose
+    progress they mirror.
     """
     if not progress.partitions:
         try:
             require_not_sealed(progress)
         except RecoveryRefused as removed:
-            return str(removed)
+            return _Refusal(Reassigned, str(removed), is_removal=True)
     with suppress(DuewheelError), open_state(settings) as state:  # reads have the reason
         mirror = state.mirror()
-        if mirror is not None and mirror.progress.assignment_epoch < progress.assignment_epoch:
-            return (
+        if mirror is None:
+            return None
+        before, shard = mirror.progress, progress.shard
+        if before.assignment_epoch < progress.assignment_epoch:
+            return _Refusal(
+                Reassigned,
                 "the files are of an earlier assignment of partitions: the next start of shard "
-                f"{progress.shard} of {progress.shards} replaces them"
+                f"{shard} of {progress.shards} replaces them",
             )
-    return ""
-
-
-def _taken_over(settings: Settings, progress: Progress) -> str:
-    """Why the files are a former owner's; empty if they are not. Those of a standby follow the
-    owner's, whose progress they mirror.
-    """
-    with suppress(DuewheelError), open_state(settings) as state:
-        mirror = state.mirror()
-        was_owner = mirror is not None and mirror.progress.owner == state.uuid
-        if was_owner and progress.owner not in {state.uuid, NOBODY}:
-            return (
-                f"the data directory {progress.owner} has taken shard {progress.shard} over, this "
-                f"one is {state.uuid}: do it where the shard runs"
+        if before.owner == state.uuid and progress.owner not in {state.uuid, NOBODY}:
+            return _Refusal(
+                Fenced,
+                f"the data directory {progress.owner} has taken shard {shard} over, this one is "
+                f"{state.uuid}: do it where the shard runs",
             )
-    return ""
+    return None
