@@ -29,6 +29,11 @@ from duewheel.schemas.wire.varint import varint
 
 _OPEN, _CLOSE = constant(b'{"source":"'), constant(b"}")
 _NO_HEADERS = constant(varint(0))
+_DIGITS = "(?:0|[1-9][0-9]{0,17})"  # as in JSON
+RECEIPT_PATTERN = (  # of a value, for columns of them
+    r'^\{"source":"(?P<partition>.+)@(?P<offset>[0-9]{1,18})","target":"[\w.-]+",'
+    rf'"target_partition":{_DIGITS},"due_ms":(?P<due>-?{_DIGITS})\}}$'
+)
 
 
 def receipt_bodies(

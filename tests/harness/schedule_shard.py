@@ -20,7 +20,7 @@ from tests.harness.served import (
 
 from duewheel.cli.schedules import _difference
 from duewheel.config.settings import Settings, load
-from duewheel.ops.schedules import apply, listing
+from duewheel.ops.schedules import apply_file, listing
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.service import Service
@@ -54,7 +54,7 @@ def config(service: LocalService, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The settings of its files."""
     monkeypatch.setattr(listing, "READ_PAUSES_S", (0.0,))
     monkeypatch.setattr(listing, "CHANGE_PAUSES_S", (0.0,) * 2)
-    monkeypatch.setattr(apply, "READ_PAUSES_S", ())
+    monkeypatch.setattr(apply_file, "READ_PAUSES_S", ())
     path = tmp_path / "duewheel.toml"
     data_dir = service._shard.path  # noqa: SLF001 - a user has no files of the kit
     geometry = f'precision_ms = {SLOT_MS}\nslots = {WINDOW_MS // SLOT_MS}\nmargin = "0s"\n'
@@ -94,7 +94,7 @@ def applied(service: LocalService, config: Path) -> Callable[..., list[str]]:
         path = config.with_name("schedules.toml")
         path.write_text(text)
         choice = {"prune": False, "dry_run": False, **choice}
-        rows = apply.apply(writer, path, wait_s=0, **choice)
+        rows = apply_file.apply(writer, path, wait_s=0, **choice)
         writes = [row.change in {"added", "changed", "removed"} for row in rows]
         expected = [not each or not choice["dry_run"] for each in writes]
         assert [row.applied for row in rows] == expected

@@ -55,6 +55,11 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
             Kafka has failed; with the counts so far.
     """
     written = refused = line = 0
+
+    def so_far() -> str:
+        counts = f"{written} written, {refused} refused, up to line {line}"
+        return f"{counts}; lines after it may be written"
+
     try:
         for row in rows:
             line = row.line
@@ -66,9 +71,11 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
             if output.is_json:
                 output.row(row)
     except (ConfigError, KafkaUnavailable, Unacknowledged) as error:
-        so_far = f"{written} written, {refused} refused, up to line {line}"
         kind = ConfigError if isinstance(error, ConfigError) else Unacknowledged
-        raise kind(f"{so_far}; lines after it may be written: {error}") from error
+        raise kind(f"{so_far()}: {error}") from error
+    except KeyboardInterrupt:
+        say(so_far())
+        raise
     if not output.is_json:
         click.echo(f"{written} written, {refused} refused")
     return 1 if refused else 0

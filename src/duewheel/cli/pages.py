@@ -55,7 +55,7 @@ def show_page(
             yield each
 
     if output.table_format:
-        from duewheel.cli.table_output import write_table
+        from duewheel.cli.arrow_output import write_table
 
         write_table(output.table_format, row, shown())
     else:

@@ -89,7 +89,7 @@ def list_(settings: Settings, output: Printer) -> None:
     say_if_recovering(settings)
     rows = list_schedules(settings, SystemClock()).schedules
     if output.table_format:
-        from duewheel.cli.table_output import write_table
+        from duewheel.cli.arrow_output import write_table
 
         write_table(output.table_format, ScheduleSummary, rows)
     else:
@@ -203,7 +203,7 @@ def apply(
 
     Exit code 1: ingest has not taken all of them within 10 s.
     """
-    from duewheel.ops.schedules.apply import apply
+    from duewheel.ops.schedules.apply_file import apply
 
     found = apply(writer, file, prune=prune, dry_run=dry_run, wait_s=wait_s)
     if output.rows(found, _difference) is None:

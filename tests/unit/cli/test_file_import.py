@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,25 @@ def test_a_line_for_a_missing_timer_topic_ends_with_the_counts() -> None:
 
     with pytest.raises(ConfigError, match="1 written, 0 refused, up to line 1; "):
         show_lines(fails(), Printer(is_json=False))
+
+
+def test_an_interrupt_ends_with_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> Iterator[SentLine | FailedLine]:
+        yield sent(1)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        show_lines(interrupted(), Printer(is_json=False))
+    assert "1 written, 0 refused, up to line 1; lines after it may be" in capsys.readouterr().err
+
+
+def test_a_line_of_a_slow_pipe_is_reported_at_the_next_one(tmp_path: Path) -> None:
+    line = b'{"topic": "orders", "delay": "1m", "value": "v"}\n'
+    file = io.BytesIO(line * 3 + b"{}\n" + line)
+    writer = recording_writer(settings_of(tmp_path), RecordingProducer(), ManualClock(NOW_MS))
+    read = [file.tell() for _ in send_lines(writer, file, TimerFields())]
+    sizes = [len(line)] * 3 + [len(b"{}\n"), len(line)]
+    assert read == list(accumulate(sizes))
 
 
 def test_a_line_that_is_no_text_is_refused_and_stops_no_other(

@@ -134,7 +134,7 @@ def test_a_read_of_none_is_a_few_short_looks(
     async def sleep(pause_s: float) -> None:
         slept.append(pause_s)
 
-    monkeypatch.setattr(listing, "pending", looked)
+    monkeypatch.setattr(listing, "pending_copies", looked)
     monkeypatch.setattr(listing, "READ_PAUSES_S", READ_PAUSES_S)
     monkeypatch.setattr(schedules, "sleep", sleep)
     assert client.get("/v1/schedules/daily").status_code == 404

@@ -18,8 +18,8 @@ from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops.changes.requests import TimerCall, prepared
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, TimerWriter
 from duewheel.ops.changes.written import result_of
+from duewheel.ops.file_import.line_reader import FileLine, fields_in, lines_of
 from duewheel.ops.file_import.line_records import is_copy
-from duewheel.ops.file_import.lines import FileLine, fields_in, lines_of
 from duewheel.osutil.logs import shortened
 
 
@@ -48,7 +48,8 @@ def send_lines(
         if made is not None:
             request = made if isinstance(made, str) else _written(writer, *made)
             waiting.append((line.number, request))
-        while len(waiting) > REQUESTS_AT_ONCE:
+        # Of a slow pipe, a result is reported at the next line, and not 1,000 lines later.
+        while waiting and (len(waiting) > REQUESTS_AT_ONCE or _is_decided(waiting[0][1])):
             yield _result(writer, *waiting.popleft())
     while waiting:
         yield _result(writer, *waiting.popleft())
@@ -77,6 +78,10 @@ def _written(writer: TimerWriter, topic: str, write: TimerCall) -> Future[Timer]
             return write(producer)
     except InvalidTimer as error:  # larger than this client writes
         return str(error)
+
+
+def _is_decided(request: Future[Timer] | str) -> bool:
+    return isinstance(request, str) or request.done()
 
 
 def _result(

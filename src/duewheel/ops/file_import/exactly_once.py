@@ -33,8 +33,8 @@ from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.timer_records import TimerRecord, new_records, require_source_name
+from duewheel.ops.file_import.line_reader import FileLine, Readable, fields_in, lines_of, next_chunk
 from duewheel.ops.file_import.line_records import record_of
-from duewheel.ops.file_import.lines import FileLine, Readable, fields_in, lines_of, next_chunk
 from duewheel.osutil.logs import shortened
 from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.batches import TopicPartition

@@ -93,7 +93,8 @@ def fields_of(line: bytes, defaults: TimerFields) -> Fields:
     """Parses a line, and adds the defaults of the fields that it does not have.
 
     Raises:
-        ConfigError: the line is too long, or no JSON object.
+        ConfigError: the line is too long, no JSON object, or a whole record, which takes no
+            default but the timer topic.
     """
     if len(line.removesuffix(b"\n")) > LINE_BYTES_MAX:
         raise ConfigError(f"the line has more than {LINE_BYTES_MAX} bytes: shorten it")
@@ -105,7 +106,9 @@ def fields_of(line: bytes, defaults: TimerFields) -> Fields:
         raise ConfigError("this is no JSON object")
     given = defaults.model_dump(exclude_none=True, exclude_unset=True)
     if is_copy(fields):
-        return {k: v for k, v in given.items() if k == "timer_topic"} | fields
+        if unfit := sorted(given.keys() - {"timer_topic"}):
+            raise ConfigError(f"a whole record takes no {' and no '.join(unfit)} of the options")
+        return given | fields
     return _without_alternatives(given, fields) | fields
 
 

@@ -21,16 +21,12 @@ from duewheel.ops.dead_letters.listing import letter_of
 from duewheel.schemas.arrays import Int64, index_among
 from duewheel.schemas.batches import ANY_TIME, NEVER, OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import partition_name, record_if_named
+from duewheel.schemas.receipts import RECEIPT_PATTERN
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 _pc: Any = pyarrow.compute
 
 PART_BYTES = 8 << 20  # read at a time
-_DIGITS = "(?:0|[1-9][0-9]{0,17})"  # as in JSON
-_RECEIPT = (
-    r'^\{"source":"(?P<partition>.+)@(?P<offset>[0-9]{1,18})","target":"[\w.-]+",'
-    rf'"target_partition":{_DIGITS},"due_ms":(?P<due>-?{_DIGITS})\}}$'
-)
 
 
 def timer_keys(ids: Iterable[bytes], due_ms: Iterable[int]) -> Int64:
@@ -94,7 +90,7 @@ class EvidenceReader:
 
     def _add_receipts(self, records: KafkaRecords) -> Int64:
         """Returns the rows that are receipts of the partitions."""
-        values = _pc.extract_regex(records.value.column(), _RECEIPT)
+        values = _pc.extract_regex(records.value.column(), RECEIPT_PATTERN)
         written = np.flatnonzero(np.asarray(values.is_valid()))
         partition, offset, due = (
             _pc.struct_field(values, name).take(written).to_pylist()

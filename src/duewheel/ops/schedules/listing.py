@@ -55,7 +55,7 @@ def list_schedules(
     rows, now_ms = list[ScheduleSummary](), clock.now_ms()
     with open_files(settings) as directory:
         of_shard = shard_fields(settings, directory)
-        for part in pending(directory, scope=scope):
+        for part in pending_copies(directory, scope=scope):
             if topic is not None:
                 part = [timer for timer in part if source_of(timer)[0] == topic]
             timers = part[: limit + 1 - len(rows)]
@@ -159,7 +159,7 @@ def _matching(
     """Returns the pending copies, and other timer topics with these names, by one pass."""
     only = next(iter(wanted)).encode(errors="surrogateescape") if len(wanted) == 1 else None
     found, others = dict[str, PendingTimer](), set[str]()
-    for timer in chain.from_iterable(pending(directory, only)):
+    for timer in chain.from_iterable(pending_copies(directory, only)):
         name = timer.id.decode(errors="surrogateescape")
         if name not in wanted:
             continue
@@ -177,7 +177,7 @@ def _matching(
     return found, others
 
 
-def pending(
+def pending_copies(
     directory: DataDirectory, timer_id: bytes | None = None, scope: TopicScope = ALL_TOPICS
 ) -> Iterator[list[PendingTimer]]:
     """Yields the recurring timers, all or those with an id, in the order in which they leave. They

@@ -17,3 +17,10 @@ def test_a_named_file_refuses_the_same_timer(tmp_path: Path) -> None:
     fields = fields_of(b'{"topic": "orders", "delay": "1m"}', TimerFields())
     with pytest.raises(ConfigError, match="give a value, or a key"):
         record_of(settings_of(tmp_path), fields, "line 1", NOW_MS)
+
+
+def test_a_whole_record_takes_no_option_but_the_timer_topic() -> None:
+    line = b'{"record": {}}'
+    assert fields_of(line, TimerFields(timer_topic="t")) == {"timer_topic": "t", "record": {}}
+    with pytest.raises(ConfigError, match="takes no delay and no topic of the options"):
+        fields_of(line, TimerFields(topic="orders", delay="1m"))

@@ -10,7 +10,7 @@ from tests.harness.served import KitWriter
 from duewheel.api.schedules import NewSchedule
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
-from duewheel.ops.schedules import apply, changes
+from duewheel.ops.schedules import apply_file, changes
 from duewheel.ops.schedules.schedule_record import requested
 from duewheel.testing.service import LocalService
 
@@ -41,5 +41,5 @@ def test_the_schedules_of_another_shard_are_left_to_it(
         changes.put(writer, "daily", NewSchedule.of(DAILY))
     now_ms = service.clock.now_ms()
     record = requested(settings, "daily", NewSchedule.of(DAILY), now_ms)
-    step = apply._step(writer, "daily", record, None, now_ms)  # noqa: SLF001
+    step = apply_file._step(writer, "daily", record, None, now_ms)  # noqa: SLF001
     assert step.change == "elsewhere" and not step.writes

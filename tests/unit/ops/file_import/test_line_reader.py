@@ -9,8 +9,8 @@ import pytest
 from duewheel.api.requests import TimerFields
 from duewheel.errors import ConfigError
 from duewheel.ops.file_import.exactly_once import Choice
+from duewheel.ops.file_import.line_reader import FileLine, lines_of, next_chunk
 from duewheel.ops.file_import.line_records import LINE_BYTES_MAX, fields_of
-from duewheel.ops.file_import.lines import FileLine, lines_of, next_chunk
 
 
 def test_a_chunk_is_bounded_in_lines_and_in_bytes() -> None:

@@ -13,7 +13,7 @@ from tests.harness.served import KitWriter, RecordingProducer, recording_writer
 
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Unacknowledged
-from duewheel.ops.schedules import apply
+from duewheel.ops.schedules import apply_file
 from duewheel.testing.service import LocalService
 
 FILE = """
@@ -40,7 +40,7 @@ def test_an_apply_that_fails_on_its_way_tells_how_far_it_came(
     path = config.with_name("schedules.toml")
     path.write_text(FILE + 'timer_topic = "others"\n')
     with pytest.raises(Unacknowledged, match="written before: 1 of 2 changes"):
-        apply.apply(writer, path, prune=False, dry_run=False, wait_s=0)
+        apply_file.apply(writer, path, prune=False, dry_run=False, wait_s=0)
 
 
 def test_a_file_is_applied_by_its_differences(
@@ -144,7 +144,7 @@ def test_a_prune_looks_again_for_a_copy_on_its_way(
     poll = "[poll]\nevery = '1h'\ntarget = 'reports'\nvalue = '1'\n"
     assert applied(poll) == ["added poll"]
     service.producer().schedule("reports", b"1", id="daily", every="1h")
-    monkeypatch.setattr(apply, "READ_PAUSES_S", (0.3, 0.3))
+    monkeypatch.setattr(apply_file, "READ_PAUSES_S", (0.3, 0.3))
     monkeypatch.setattr(time, "sleep", lambda pause_s: pause_s and service.pending())
     assert applied(poll, prune=True) == ["unchanged poll", "removed daily"]
 
@@ -176,7 +176,7 @@ def test_of_two_shards_one_sets_a_schedule(
     def applied_on(index: int) -> list[tuple[str, bool]]:
         shard = settings.shard.model_copy(update={"index": index, "count": 2})
         writer = KitWriter(settings.model_copy(update={"shard": shard}), service)
-        found = apply.apply(writer, path, prune=False, dry_run=False, wait_s=0)
+        found = apply_file.apply(writer, path, prune=False, dry_run=False, wait_s=0)
         service.advance("1s")
         return [(each.change, each.applied) for each in found]
 

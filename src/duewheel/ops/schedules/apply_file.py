@@ -25,7 +25,12 @@ from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.schedules.changes import await_taken, partition_of, write_record
-from duewheel.ops.schedules.listing import READ_PAUSES_S, files_to_change, find_schedules, pending
+from duewheel.ops.schedules.listing import (
+    READ_PAUSES_S,
+    files_to_change,
+    find_schedules,
+    pending_copies,
+)
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested, without_messages
 from duewheel.schemas import header_names as names
 from duewheel.wheel.inspect.listing import PendingTimer
@@ -215,7 +220,7 @@ def _removed(settings: Settings, wanted: Mapping[str, str]) -> Iterator[_Step]:
     for pause_s in (0.0, *READ_PAUSES_S):
         time.sleep(pause_s)
         with files_to_change(settings) as directory:
-            for each in chain.from_iterable(map(without_messages, pending(directory))):
+            for each in chain.from_iterable(map(without_messages, pending_copies(directory))):
                 if each.timer_topic in topics:
                     found[each.timer_topic, each.name, each.partition] = each
     for record in found.values():
