@@ -55,7 +55,12 @@ def config(service: LocalService, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(listing, "READ_PAUSES_S", (0.0,))
     monkeypatch.setattr(listing, "CHANGE_PAUSES_S", (0.0,) * 2)
     monkeypatch.setattr(apply_file, "READ_PAUSES_S", ())
-    path = tmp_path / "duewheel.toml"
+    return write_settings(service, tmp_path)
+
+
+def write_settings(service: LocalService, folder: Path) -> Path:
+    """Writes the settings of the service's files."""
+    path = folder / "duewheel.toml"
     data_dir = service._shard.path  # noqa: SLF001 - a user has no files of the kit
     geometry = f'precision_ms = {SLOT_MS}\nslots = {WINDOW_MS // SLOT_MS}\nmargin = "0s"\n'
     names = f"topics = {TIMER['topics']}\ntargets = {TIMER['targets']}\n"

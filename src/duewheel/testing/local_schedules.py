@@ -62,8 +62,8 @@ class LocalSchedules:
 
     def resume(self, name: str, *, timer_topic: str | None = None) -> None:
         """Ends a pause. Raises as `pause`."""
-        record = ScheduleRecord.of(self._require(name, timer_topic))
-        self._write(record.resumed(self._settings, self._now_ms()))
+        timer = self._require(name, timer_topic)
+        self._write(ScheduleRecord.of(timer).resumed(self._settings, timer, self._now_ms()))
 
     def stop(self, name: str, *, timer_topic: str | None = None) -> None:
         """Ends a schedule for good. Raises as `pause`."""

@@ -105,8 +105,8 @@ def pause(writer: TimerWriter, name: str, timer_topic: str | None, note: str) ->
 def resume(writer: TimerWriter, name: str, timer_topic: str | None) -> WrittenSchedule:
     """Ends a pause: the instants from now on fire. Raises as `pause`."""
     settings, now_ms = writer.settings, writer.clock.now_ms()
-    record = ScheduleRecord.of(require_schedule(settings, name, timer_topic, to_change=True))
-    return _put(writer, record.resumed(settings, now_ms))
+    timer = require_schedule(settings, name, timer_topic, to_change=True)
+    return _put(writer, ScheduleRecord.of(timer).resumed(settings, timer, now_ms))
 
 
 def stop(writer: TimerWriter, name: str, timer_topic: str | None) -> WrittenSchedule:

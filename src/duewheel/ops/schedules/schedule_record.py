@@ -98,28 +98,34 @@ class ScheduleRecord:
     def paused(
         self, settings: Settings, note: str, timer: PendingTimer, now_ms: int
     ) -> ScheduleRecord:
-        """Returns the record of the paused schedule. An interval keeps its phase: it counts from
-        the instant before the next.
+        """Returns the record of the paused schedule.
 
         Raises:
             ConfigError: as `require_accepted`.
         """
-        own, recurrence = {**self.own, names.PAUSED: note.encode()}, self.recurrence
-        if recurrence.cron is None and not recurrence.paused:
-            assert timer.due_ms is not None, "a recurring timer is no dead letter"
-            before_ms = (
-                0 if timer.seed else recurrence.interval_ms + recurrence.shift_ms(self._id_hash)
-            )
-            own.setdefault(names.STARTS_MS, b"%d" % (timer.due_ms - before_ms))
-        record = self.with_own(own)
+        record = self.with_own({**self._in_phase(timer), names.PAUSED: note.encode()})
         record.require_accepted(settings, now_ms, may_have_ended=True)
         return record
 
-    def resumed(self, settings: Settings, now_ms: int) -> ScheduleRecord:
-        """Returns the record of the schedule without its pause. Raises as `paused`."""
-        record = self.with_own({k: v for k, v in self.own.items() if k != names.PAUSED})
+    def resumed(self, settings: Settings, timer: PendingTimer, now_ms: int) -> ScheduleRecord:
+        """Returns the record of the schedule without its pause, also of one that is not paused: the
+        record of a pause may be on its way. Raises as `paused`.
+        """
+        own = self._in_phase(timer)
+        record = self.with_own({k: v for k, v in own.items() if k != names.PAUSED})
         record.require_accepted(settings, now_ms)
         return record
+
+    def _in_phase(self, timer: PendingTimer) -> dict[str, bytes]:
+        """Returns the headers with which a new record of the schedule has the instants of the
+        pending copy: without `starts`, an interval would count from the record.
+        """
+        recurrence = self.recurrence
+        if recurrence.cron is not None or recurrence.paused or names.STARTS_MS in self.own:
+            return self.own
+        assert timer.due_ms is not None, "a recurring timer is no dead letter"
+        before_ms = 0 if timer.seed else recurrence.interval_ms + recurrence.shift_ms(self._id_hash)
+        return {**self.own, names.STARTS_MS: b"%d" % (timer.due_ms - before_ms)}
 
     def coming_instants(
         self, now_ms: int, timer: PendingTimer | None = None, written_ms: int | None = None
