@@ -7,6 +7,7 @@ ever.
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -131,6 +132,30 @@ def test_a_target_with_slow_appends_gets_a_share(shard: ProxiedShard, broker: Sh
     shard.turn_until(lambda: shard.statistics.delivered == 48, "they never come")
     values = sorted(number for some in shard.values(slow).values() for number in some)
     assert values == list(range(0, 48, 2)), "exactly once"
+
+
+def test_a_message_that_compression_makes_too_large_aborts_no_transaction(
+    shard: ProxiedShard, broker: SharedBroker
+) -> None:
+    """The broker compresses again, and random bytes become more by it."""
+    small = f"{shard.topics.bills}.small"
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        config = {"max.message.bytes": "20000", "compression.type": "gzip"}
+        admin.create_topics({small: {"num_partitions": 1, "configs": config}})
+
+    def refused() -> int:
+        return shard.statistics.dead_letters.get("record_too_large", 0)
+
+    shard.start()
+    sizes = range(19_400, 20_000, 10)
+    for size in sizes:
+        shard.write([(small, 0)], more=[("noise", random.Random(size).randbytes(size))])
+    shard.turn_until(
+        lambda: shard.statistics.delivered + refused() == len(sizes),
+        "some never leave",
+    )
+    assert refused() > 10 and shard.statistics.delivered > 10
+    assert shard.statistics.doubts == 0
 
 
 @pytest.fixture

@@ -78,7 +78,9 @@ class TargetCatalog:
         self._rest_of_new = WorkRest(now_s)  # from waits for names that were not known
         self._background = BackgroundLookups()
         self._complete: TtlCache[str, tuple[str, int]] = TtlCache()  # all partitions have logs
-        self._describer = TargetDescriber(clients, limits, refusals.record_bytes, self._is_complete)
+        self._describer = TargetDescriber(
+            clients, limits, refusals.record_bytes, self._is_complete, self._is_compressed
+        )
 
     def resolve(
         self,
@@ -169,6 +171,9 @@ class TargetCatalog:
             for t, target in targets.items()
             if target
         }
+
+    def _is_compressed(self, topic: str) -> bool:
+        return self._compression.of(topic) != "none"
 
     def _as_now(self, topic: str, target: Target) -> Target:
         if target.refusal or target.is_unknown:  # no batch goes there, and there may be thousands

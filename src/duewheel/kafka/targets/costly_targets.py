@@ -28,13 +28,13 @@ _LEAST = {
     "segment.index.bytes": 4_096,
     "max.message.bytes": 4_096,
 }
-_CODEC = "compression.type"
+CODEC = "compression.type"
 _LEVEL_MAX = {  # by codec: a MiB of texts takes some 30 ms at most; far higher levels take seconds
     "gzip": ("compression.gzip.level", 6),
     "lz4": ("compression.lz4.level", 9),
     "zstd": ("compression.zstd.level", 6),
 }
-NAMES = (*_LEAST, _CODEC, *(name for name, _ in _LEVEL_MAX.values()))
+NAMES = (*_LEAST, CODEC, *(name for name, _ in _LEVEL_MAX.values()))
 _LOGGED_MAX = 1_000
 _SHOWN_MAX = 20
 
@@ -47,7 +47,7 @@ def costly_by(settings: TopicSettings) -> str:
     for name, least in _LEAST.items():
         if name in own and int(own[name]) < least:
             return f"{name}={own[name]}"
-    name, most = _LEVEL_MAX.get(settings.values.get(_CODEC, ""), ("", 0))
+    name, most = _LEVEL_MAX.get(settings.values.get(CODEC, ""), ("", 0))
     return f"{name}={own[name]}" if int(own.get(name, 0)) > most else ""
 
 

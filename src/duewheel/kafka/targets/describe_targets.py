@@ -15,8 +15,8 @@ from kafka import KafkaAdminClient
 
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.targets.costly_targets import CODEC, costly_by
 from duewheel.kafka.targets.costly_targets import NAMES as COSTLY_SETTINGS
-from duewheel.kafka.targets.costly_targets import costly_by
 from duewheel.kafka.targets.new_partitions import without_logs
 from duewheel.kafka.targets.unavailable_partitions import takes_writes
 from duewheel.kafka.topics.description import Topic, TopicSettings, describe, describe_settings
@@ -34,6 +34,8 @@ SETTINGS = (
     *TIMESTAMP_SETTINGS,
     *COSTLY_SETTINGS,
 )
+# Values of `compression.type` with which a broker compresses batches again.
+_RECOMPRESSING = frozenset({"gzip", "snappy", "lz4", "zstd"})
 # Also for names that no topic can have, without a request: over a name of more than 32 KiB a broker
 # drops the connection instead of refusing it.
 NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
@@ -48,14 +50,17 @@ class TargetDescriber:
         limits: TransactionLimits,
         record_bytes: Callable[[str], int | None],
         is_complete: Callable[[str, Target], bool],
+        is_compressed: Callable[[str], bool],
     ) -> None:
         """
         Args:
+            is_compressed: whether the deliveries to a topic are.
             record_bytes: the largest record that a topic may take, by its refusals.
             is_complete: whether all partitions of a topic are known to have logs.
         """
         self._clients, self._limits = clients, limits
         self._record_bytes, self._is_complete = record_bytes, is_complete
+        self._is_compressed = is_compressed
 
     def describe(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
         """The target of each topic; kafka-python's errors, and KafkaUnavailable for a topic without
@@ -91,6 +96,8 @@ class TargetDescriber:
         """
         config = settings.values
         bounds = [int(config[name]) for name in _BATCH_BOUNDS if name in config]
+        if self._is_compressed(topic.name) or config.get(CODEC) in _RECOMPRESSING:
+            bounds = list(map(_plain_bytes, bounds))
         bounds.append(self._record_bytes(topic.name) or self._limits.batch_bytes_max)
         found = unsurvivable(config)
         closed_by = f"{found.name}={found.value}" if found else ""
@@ -107,3 +114,10 @@ class TargetDescriber:
             closed_by=closed_by,
             costly_by=costly_by(settings),
         )
+
+
+def _plain_bytes(bytes_max: int) -> int:
+    """The most bytes that no codec makes more than so many: one that finds nothing to compress adds
+    0.05 % at most, and a header.
+    """
+    return max(0, bytes_max - bytes_max // 1_000 - 64)
