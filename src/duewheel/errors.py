@@ -21,6 +21,8 @@ DuewheelError                     1  findings, or any error without a code of it
 ├── BatchTooLarge                 1  a batch exceeds the memory: the next start takes a smaller one
 ├── SparkUnavailable              1  the cluster has no master or no executor for ingest (retriable)
 │   └── PlannerUnavailable        1  no process plans batches: ingest starts another one (retriable)
+├── IngestBehind                  1  files lack records that a change depends on: try it again
+│                                    later (retriable)
 ├── DiskFull                      1  the disk lacks room: make room and start again (retriable)
 ├── Locked                        6  another process holds a lock of the data directory: try again
 ├── PublishDoubt                  1  the outcome of a transaction is unknown (retriable)
@@ -204,6 +206,12 @@ class Displaced(PublishDoubt):
 
 class RecoveryPending(DuewheelError):
     """Dequeue has decided on a recovery of the files: this ingest must restart."""
+
+    retriable = True
+
+
+class IngestBehind(DuewheelError):
+    """Ingest has not read all records yet that a change depends on; nothing was written."""
 
     retriable = True
 

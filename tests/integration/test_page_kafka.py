@@ -124,7 +124,7 @@ def test_a_timer_is_cancelled_in_kafka(page: Browser, config: Path) -> None:
 
 
 def has_copy(settings: Settings, name: str) -> bool:
-    found = find_schedules(settings, {name: settings.timer.topics[0]})
+    found = find_schedules(settings, {name: settings.timer.topics[0]}, {})
     return name in found and not found[name].seed
 
 
@@ -142,7 +142,7 @@ def test_a_schedule_is_paused_resumed_triggered_and_stopped(
         new = {"cron": "0 8 1 1 *", "zone": "Europe/Berlin", "value": "v"}
         yearly = NewSchedule.of({**new, "target": pumped.shard.target})
         with closing(TimerWriter(settings, SystemClock())) as writer:
-            written = changes.put(writer, "yearly", yearly, may_add=True)
+            written = changes.put(writer, "yearly", yearly, {}, may_add=True)
             assert written.after(settings, 30).applied
         # While its first copy is on its way to ingest it is in no list, and the page reads once.
         page.wait(lambda: has_copy(settings, "yearly"), "its copy is not listed")

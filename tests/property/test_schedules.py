@@ -22,6 +22,7 @@ from duewheel.api.schedules import NewSchedule
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.ops.schedules import apply_file, changes
+from duewheel.ops.schedules.listing import LogEnds, log_ends
 from duewheel.testing.service import LocalService
 
 MINUTE_MS = 60_000
@@ -73,6 +74,10 @@ class Shard:
     def now_ms(self) -> int:
         return self.service.clock.now_ms()
 
+    @property
+    def ends(self) -> LogEnds:
+        return log_ends(self.settings, ["timers"])
+
     def expected(self, wanted: Wanted) -> Expected:
         ends_ms = None if wanted.ends is None else self.begins_ms + wanted.ends * MINUTE_MS
         return Expected(wanted, self.now_ms, ends_ms)
@@ -89,7 +94,7 @@ class Shard:
         can_fire = expected.next_ms(self.now_ms) is not None
         new = NewSchedule.of(self.new(name, wanted))
         with _refused(not can_fire):
-            changes.put(self.writer, name, new, may_add=True)
+            changes.put(self.writer, name, new, self.ends, may_add=True)
         if can_fire:
             self.schedules[name] = expected
 
@@ -123,18 +128,18 @@ class Shard:
 
     def pause(self, name: str) -> None:
         with _refused(name not in self.schedules):
-            changes.pause(self.writer, name, None, "")
+            changes.pause(self.writer, name, None, self.ends, "")
             self.schedules[name].paused = True
 
     def resume(self, name: str) -> None:
         found = self.schedules.get(name)
         with _refused(found is None or found.next_ms(self.now_ms) is None):
-            changes.resume(self.writer, name, None)
+            changes.resume(self.writer, name, None, self.ends)
             self.schedules[name].paused = False
 
     def stop(self, name: str) -> None:
         with _refused(name not in self.schedules):
-            changes.stop(self.writer, name, None)
+            changes.stop(self.writer, name, None, self.ends)
             del self.schedules[name]
 
     def advance(self, minutes: int) -> None:

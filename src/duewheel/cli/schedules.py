@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -25,6 +25,7 @@ from duewheel.config.settings import Settings
 if TYPE_CHECKING:
     from duewheel.ops.changes.timer_writer import TimerWriter
     from duewheel.ops.schedules.changes import WrittenSchedule
+    from duewheel.ops.schedules.listing import LogEnds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,11 +68,14 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
 
     Refuses one that ingest would dead-letter, and says why. Runs where the shard's files are.
 
-    Exit code 1: ingest has not taken it within 10 s; it is written, and takes effect then.
+    Exit code 1: ingest has not taken it within 10 s; it is written, and takes effect then. Or
+    ingest has not read earlier records of the timer topic within 5 s; nothing is written.
     """
+    from duewheel.ops.named_timer_topic import timer_topic_of
     from duewheel.ops.schedules import changes, listing
 
-    put = partial(changes.put, writer, name, new)
+    topic = timer_topic_of(writer.settings, new.timer_topic)
+    put = partial(changes.put, writer, name, new, listing.await_read(writer.settings, [topic]))
     written = listing.patiently(put, listing.READ_PAUSES_S, partial(put, may_add=True))
     say_if_missing(writer.settings, new.target)
     return _applied(writer, written, wait_s, output)
@@ -224,10 +228,21 @@ def _difference(row: ScheduleDifference) -> str:
     return "  ".join(parts)
 
 
-def _patiently(change: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    from duewheel.ops.schedules.listing import CHANGE_PAUSES_S, patiently
+def _patiently(
+    change: Callable[Concatenate[TimerWriter, str, str, LogEnds, P], T],
+    writer: TimerWriter,
+    name: str,
+    timer_topic: str | None,
+    *args: P.args,
+    **named: P.kwargs,
+) -> T:
+    """Changes the schedule, once ingest has read all that was written before."""
+    from duewheel.ops.named_timer_topic import timer_topic_of
+    from duewheel.ops.schedules.listing import CHANGE_PAUSES_S, await_read, patiently
 
-    return patiently(partial(change, *args, **named), CHANGE_PAUSES_S)
+    topic = timer_topic_of(writer.settings, timer_topic)
+    ends = await_read(writer.settings, [topic])
+    return patiently(partial(change, writer, name, topic, ends, *args, **named), CHANGE_PAUSES_S)
 
 
 def _applied(writer: TimerWriter, written: WrittenSchedule, wait_s: float, output: Printer) -> int:

@@ -19,8 +19,10 @@ from duewheel.api.changes import Scheduled
 from duewheel.api.requests import Topic
 from duewheel.api.schedules import NextInstants, Pause, ScheduleList, ScheduleSummary
 from duewheel.errors import DuewheelError, NoSuchSchedule
+from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules import changes, listing
 from duewheel.ops.schedules.changes import WrittenSchedule
+from duewheel.ops.schedules.listing import LogEnds
 from duewheel.serve.change_records import Change, Changing, recorded
 from duewheel.serve.changes import WAIT_MAX_S, WAIT_S
 from duewheel.serve.problems import Refused, Responses, documented
@@ -80,9 +82,10 @@ async def set_schedule(
     wait: Wait = WAIT_S,
 ) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name. 202: it is written, and not in effect."""
+    _, ends = await _read_to_change(change, new.timer_topic)
 
     def put(*, may_add: bool) -> Awaitable[WrittenSchedule]:
-        return change.service.write_pending(changes.put, name, new, may_add=may_add)
+        return change.service.write_pending(changes.put, name, new, ends, may_add=may_add)
 
     replace, add = partial(put, may_add=False), partial(put, may_add=True)
     written = await _patiently(replace, listing.READ_PAUSES_S, add)
@@ -101,7 +104,8 @@ async def pause_schedule(
     """Pauses a schedule: no instant fires until it is resumed."""
     note = "" if pause is None else pause.note
     write = change.service.write_pending
-    written = await _changing(lambda: write(changes.pause, name, timer_topic, note))
+    topic, ends = await _read_to_change(change, timer_topic)
+    written = await _changing(lambda: write(changes.pause, name, topic, ends, note))
     return await _applied(change, written, wait)
 
 
@@ -112,7 +116,8 @@ async def resume_schedule(
 ) -> ScheduleSummary:
     """Ends the pause of a schedule: the instants from now on fire."""
     write = change.service.write_pending
-    written = await _changing(lambda: write(changes.resume, name, timer_topic))
+    topic, ends = await _read_to_change(change, timer_topic)
+    written = await _changing(lambda: write(changes.resume, name, topic, ends))
     return await _applied(change, written, wait)
 
 
@@ -123,7 +128,8 @@ async def resume_schedule(
 async def trigger_schedule(change: Changing, name: Name, timer_topic: OwnTimerTopic) -> Scheduled:
     """Fires a schedule once more, now: an ordinary timer with its message. Its instants stay."""
     write = change.service.write_pending
-    return await _changing(lambda: write(changes.trigger, name, timer_topic))
+    topic, ends = await _read_to_change(change, timer_topic)
+    return await _changing(lambda: write(changes.trigger, name, topic, ends))
 
 
 @changing.delete(f"/{NAME}", operation_id="stop_schedule", responses=CHANGED | MISSING)
@@ -133,8 +139,26 @@ async def stop_schedule(
 ) -> ScheduleSummary:
     """Ends a schedule for good."""
     write = change.service.write_pending
-    written = await _changing(lambda: write(changes.stop, name, timer_topic))
+    topic, ends = await _read_to_change(change, timer_topic)
+    written = await _changing(lambda: write(changes.stop, name, topic, ends))
     return await _applied(change, written, wait)
+
+
+async def _read_to_change(change: Change, timer_topic: str | None) -> tuple[str, LogEnds]:
+    """Returns the timer topic and its ends, once ingest has read up to them, or after READ_S."""
+    service = change.service
+    topic = timer_topic_of(service.settings, timer_topic)
+    ends = await service.read_kafka(listing.log_ends, [topic])
+    has_read = partial(_has_read, service, ends)
+    if not await has_read():
+        await service.waits.until(change.request, _effect(has_read), listing.READ_S)
+    return topic, ends
+
+
+async def _has_read(service: Service, ends: LogEnds) -> bool:
+    with suppress(DuewheelError, Refused):  # the change has the reason
+        return await service.peek(listing.has_read, ends)
+    return False
 
 
 async def _applied(change: Change, written: WrittenSchedule, wait_s: float) -> ScheduleSummary:
@@ -142,16 +166,17 @@ async def _applied(change: Change, written: WrittenSchedule, wait_s: float) -> S
     service = change.service
     applied = await _is_taken(service, written)
     if not applied and wait_s > 0:
-        applied = await service.waits.until(change.request, _taken(service, written), wait_s)
+        taken = _effect(partial(_is_taken, service, written))
+        applied = await service.waits.until(change.request, taken, wait_s)
     set_status(change.response, in_effect=applied)
     return written.with_applied(applied)
 
 
-async def _taken(service: Service, written: WrittenSchedule) -> None:
-    """Ends once ingest has taken it."""
+async def _effect(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Ends once it is so."""
     for pause_s in chain(_TAKEN_PAUSES_S, repeat(_TAKEN_PAUSES_S[-1])):
         await sleep(pause_s)
-        if await _is_taken(service, written):
+        if await is_so():
             return
 
 

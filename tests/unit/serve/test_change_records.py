@@ -40,6 +40,7 @@ from duewheel.api.schedules import NewSchedule, Pause
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import ConfigError
 from duewheel.ops.dead_letters import replay
+from duewheel.ops.schedules import listing
 from duewheel.serve import record_writer
 from duewheel.serve.access import Access, Caller
 from duewheel.serve.gate import REQUESTS_MAX
@@ -254,8 +255,12 @@ def test_each_field_of_a_change_is_recorded_or_of_the_message(client: TestClient
 
 
 def test_records_have_nothing_that_the_operation_does_not_read(
-    client: TestClient, producer: RecordingProducer, handle: str
+    client: TestClient,
+    producer: RecordingProducer,
+    handle: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(listing, "log_ends", lambda *_: {})  # of topics without a record
     url = f"/v1/timers/{handle}?wait=0&timer_topic=others"
     bodies = (b'{"topic": "others"}', b"no json", b"[1]", b"\xff")
     for body in bodies:

@@ -27,6 +27,8 @@ from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.schedules.changes import await_taken, partition_of, write_record
 from duewheel.ops.schedules.listing import (
     READ_PAUSES_S,
+    LogEnds,
+    await_read,
     files_to_change,
     find_schedules,
     pending_copies,
@@ -68,7 +70,7 @@ def apply(
 
     Raises:
         ConfigError: the file has defects, or no schedule and `prune`; nothing was written.
-        RecoveryPending: as `find_schedules`; nothing was written.
+        RecoveryPending, IngestBehind: as `find_schedules`; nothing was written.
         KafkaUnavailable, Unacknowledged: some of the changes may be written: apply it again.
     """
     settings, tables = writer.settings, _tables(path)
@@ -154,18 +156,21 @@ def _steps(
             wrong.append(f"{name}: {error}")
     _refuse(path, wrong)
     wanted = {name: record.timer_topic for name, record in records.items()}
-    timers = _pending(settings, wanted)
+    ends = await_read(settings, sorted(set(wanted.values())))
+    timers = _pending(settings, wanted, ends)
     steps = [_step(writer, n, record, timers.get(n), now_ms) for n, record in records.items()]
-    return [*steps, *(_removed(settings, wanted) if prune else ())]
+    return [*steps, *(_removed(settings, wanted, ends) if prune else ())]
 
 
-def _pending(settings: Settings, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:
+def _pending(
+    settings: Settings, wanted: Mapping[str, str], ends: LogEnds
+) -> dict[str, PendingTimer]:
     """Finds schedules as `find_schedules`; looks again for those that may be on their way."""
-    found = find_schedules(settings, wanted)
+    found = find_schedules(settings, wanted, ends)
     for pause_s in READ_PAUSES_S:
         if missing := wanted.keys() - found.keys():
             time.sleep(pause_s)
-            found |= find_schedules(settings, {name: wanted[name] for name in missing})
+            found |= find_schedules(settings, {name: wanted[name] for name in missing}, ends)
     return found
 
 
@@ -212,14 +217,14 @@ def _is_ours(writer: TimerWriter, record: ScheduleRecord) -> bool:
     return owns(writer.settings.shard, partition)
 
 
-def _removed(settings: Settings, wanted: Mapping[str, str]) -> Iterator[_Step]:
+def _removed(settings: Settings, wanted: Mapping[str, str], ends: LogEnds) -> Iterator[_Step]:
     """Yields the stops of schedules that the file lacks, in the timer topics that it names; looks
     again for those that are on their way.
     """
     topics, found = set(wanted.values()), dict[tuple[object, ...], ScheduleRecord]()
     for pause_s in (0.0, *READ_PAUSES_S):
         time.sleep(pause_s)
-        with files_to_change(settings) as directory:
+        with files_to_change(settings, ends) as directory:
             for each in chain.from_iterable(map(without_messages, pending_copies(directory))):
                 if each.timer_topic in topics:
                     found[each.timer_topic, each.name, each.partition] = each

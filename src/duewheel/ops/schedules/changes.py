@@ -1,7 +1,8 @@
 """Changes of schedules: each is one record in the partition of the pending copy.
 
-So a change is whole or not there, and of two the later one holds. It is in effect once ingest has
-taken its record: from then on the former copy does not fire.
+So a change is whole or not there, and of two the later one holds, which is made from the copy that
+the earlier one has left. It is in effect once ingest has taken its record: from then on the former
+copy does not fire.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
 from duewheel.ops.changes.written import result_of
 from duewheel.ops.files import open_state, polled
-from duewheel.ops.schedules.listing import find_schedules, require_schedule
+from duewheel.ops.schedules.listing import LogEnds, find_schedules, require_schedule
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.partition_names import partition_name
@@ -64,19 +65,19 @@ class WrittenSchedule:
 
 
 def put(
-    writer: TimerWriter, name: str, new: NewSchedule, *, may_add: bool = False
+    writer: TimerWriter, name: str, new: NewSchedule, ends: LogEnds, *, may_add: bool = False
 ) -> WrittenSchedule:
     """Replaces the schedule of this name; it begins now. `may_add` sets one without it: for a call
-    after others, because its copy may be on its way.
+    after others, because its copy may be on its way. `ends` as for `files_to_change`.
 
     Raises:
         NoSuchSchedule: without `may_add`: there is none to replace.
         ConfigError: as `requested`, or there is no data directory.
-        RecoveryPending: as `find_schedules`; nothing was written.
+        RecoveryPending, IngestBehind: as `find_schedules`; nothing was written.
         KafkaUnavailable, Unacknowledged: as `ops.changes.requests.send`.
     """
     record = requested(writer.settings, name, new, writer.clock.now_ms())
-    timer = find_schedules(writer.settings, {name: record.timer_topic}).get(name)
+    timer = find_schedules(writer.settings, {name: record.timer_topic}, ends).get(name)
     if timer is None and not may_add:
         raise NoSuchSchedule(f"there is no schedule {name!r} to replace")
     return _put(writer, record.beside(timer))
@@ -89,38 +90,42 @@ def _put(writer: TimerWriter, record: ScheduleRecord) -> WrittenSchedule:
     return WrittenSchedule(record.summary(now_ms, written_ms=at.timestamp), at)
 
 
-def pause(writer: TimerWriter, name: str, timer_topic: str | None, note: str) -> WrittenSchedule:
+def pause(
+    writer: TimerWriter, name: str, timer_topic: str | None, ends: LogEnds, note: str
+) -> WrittenSchedule:
     """Pauses a schedule: no instant fires until it is resumed.
 
     Raises:
         NoSuchSchedule: there is none.
-        ConfigError, RecoveryPending, KafkaUnavailable, Unacknowledged: as `put`.
+        ConfigError, RecoveryPending, IngestBehind, KafkaUnavailable, Unacknowledged: as `put`.
     """
     settings, now_ms = writer.settings, writer.clock.now_ms()
-    timer = require_schedule(settings, name, timer_topic, to_change=True)
+    timer = require_schedule(settings, name, timer_topic, ends=ends)
     record = ScheduleRecord.of(timer).paused(settings, note, timer, now_ms)
     return _put(writer, record)
 
 
-def resume(writer: TimerWriter, name: str, timer_topic: str | None) -> WrittenSchedule:
+def resume(
+    writer: TimerWriter, name: str, timer_topic: str | None, ends: LogEnds
+) -> WrittenSchedule:
     """Ends a pause: the instants from now on fire. Raises as `pause`."""
     settings, now_ms = writer.settings, writer.clock.now_ms()
-    timer = require_schedule(settings, name, timer_topic, to_change=True)
+    timer = require_schedule(settings, name, timer_topic, ends=ends)
     return _put(writer, ScheduleRecord.of(timer).resumed(settings, timer, now_ms))
 
 
-def stop(writer: TimerWriter, name: str, timer_topic: str | None) -> WrittenSchedule:
+def stop(writer: TimerWriter, name: str, timer_topic: str | None, ends: LogEnds) -> WrittenSchedule:
     """Ends a schedule for good, by a cancel. Raises as `pause`."""
-    record = ScheduleRecord.of(require_schedule(writer.settings, name, timer_topic, to_change=True))
+    record = ScheduleRecord.of(require_schedule(writer.settings, name, timer_topic, ends=ends))
     at, topic = _write(writer, record, stops=True), record.timer_topic
     return WrittenSchedule(ScheduleSummary(name=name, state="stopped", timer_topic=topic), at)
 
 
-def trigger(writer: TimerWriter, name: str, timer_topic: str | None) -> Scheduled:
+def trigger(writer: TimerWriter, name: str, timer_topic: str | None, ends: LogEnds) -> Scheduled:
     """Fires a schedule once more, now: an ordinary timer with its message and an id of its own.
     Raises as `pause`.
     """
-    record = ScheduleRecord.of(require_schedule(writer.settings, name, timer_topic, to_change=True))
+    record = ScheduleRecord.of(require_schedule(writer.settings, name, timer_topic, ends=ends))
     with writer.producer(record.timer_topic) as producer:
         timer = write_trigger(writer.settings, producer, record, writer.clock.now_ms())
         return result_of(Scheduled, timer.result(ACKNOWLEDGED_S))
