@@ -22,11 +22,13 @@ from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, opening, until
 
+from duewheel.api.dead_letters import ReplayFilter
 from duewheel.api.requests import TimerFields
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka.ledger import transactional_producer
+from duewheel.ops.dead_letters.replay import replay
 from duewheel.ops.file_import.exactly_once import Choice, import_lines
 from duewheel.ops.file_import.line_records import LINE_BYTES_MAX
 from duewheel.schemas.wire.single_record import Header
@@ -136,6 +138,21 @@ def test_lines_are_judged_first_then_sent_once_and_delivered(
     assert records[b"a"].headers[0] == ("own", b"kept")
     assert dict(records[b"a"].headers)["UNIQ_KEY"] == b"id-a"
     assert records[b"c"].partition == 1
+
+
+def test_settings_that_ingest_does_not_follow_send_no_line(
+    shard: SparklessShard, tmp_path: Path
+) -> None:
+    """A target that `reconfigure` has not opened: each line would become a dead letter."""
+    opened = [*shard.settings.timer.targets, "bills"]
+    timers = shard.settings.timer.model_copy(update={"targets": tuple(opened)})
+    settings = shard.settings.model_copy(update={"timer": timers})
+    file = io.BytesIO(lines_of(timer(shard, "a", now_ms())))
+    with pytest.raises(ConfigError, match="other settings than these, by .*targets.* reconfigure"):
+        import_lines(settings, SystemClock(), file, TimerFields(), Choice("mine"))
+    with pytest.raises(ConfigError, match="run `duewheel reconfigure`"):
+        replay(settings, SystemClock(), ReplayFilter(), dry_run=True)
+    assert keys_taken(shard) == []
 
 
 def test_the_lines_that_are_read_are_reported_after_each_chunk(shard: SparklessShard) -> None:

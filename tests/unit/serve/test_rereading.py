@@ -109,9 +109,27 @@ def test_no_schedule_is_changed_by_a_copy_that_may_be_old(
             assert (refused.status_code, refused.json()["code"]) == (503, "recovering")
     world.ingest()
     monkeypatch.setattr(listing, "log_ends", lambda *_: {})  # there is no Kafka
+    monkeypatch.setattr(listing, "require_in_force", lambda *_: None)  # nor a target in the world
     for line in named:
         ended = CliRunner().invoke(cli, [*line.split(), "--config", config])
         assert isinstance(ended.exception, NoSuchSchedule), (line, ended.exception)
+    world.kill()
+
+
+def test_no_timer_is_replaced_before_its_cancel_is_read_again(
+    world: RecoveryWorld, settings: Settings
+) -> None:
+    """It may have one, and a timer that was cancelled must not fire."""
+    world.ingest(7)
+    with served(settings, Access(CHANGING)) as client:
+        client.headers |= bearer(TOKEN)
+        (first, *_) = client.get("/v1/timers").json()["timers"]
+        url = f"/v1/timers/{first['handle']}"
+        for refused in (
+            client.post(f"{url}/fire"),
+            client.post(f"{url}/reschedule", json={"delay": "1h"}),
+        ):
+            assert (refused.status_code, refused.json()["code"]) == (503, "recovering")
     world.kill()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duewheel import factory
+from duewheel.checkpoints.progress import Progress
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.schemas.request.preview import rejection_of
@@ -39,6 +40,22 @@ def require_accepted(
         table = f'[timer.topic."{timer_topic}"]'
         text += f"; set recurring = true in {table}, then run `duewheel reconfigure`"
     raise ConfigError(text)
+
+
+def require_in_force(settings: Settings, progress: Progress | None) -> None:
+    """Refuses settings that differ from those by which ingest judges: a timer that they permit
+    could become a dead letter. A shard without progress has yet to take them.
+
+    Raises:
+        ConfigError: names the settings that differ.
+    """
+    if progress is None:
+        return
+    if changed := factory.dequeue_config(settings).changes(progress, settings.wheel):
+        raise ConfigError(
+            f"nothing was written; the shard follows other settings than these, by "
+            f"{', '.join(sorted(changed))}: run `duewheel reconfigure`, or restore the old values"
+        )
 
 
 def require_contract(settings: Settings) -> None:

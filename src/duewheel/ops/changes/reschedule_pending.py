@@ -17,6 +17,7 @@ from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.requests import require_due
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.changes.written import WrittenChange, answered
+from duewheel.ops.files import open_state, require_recovered
 from duewheel.ops.timers.pending import handle_of, pending_by_handle, source_of
 from duewheel.wheel.inspect.listing import PendingTimer
 
@@ -33,6 +34,7 @@ def reschedule_pending(
 
     Raises:
         Conflict: it is cancelled.
+        RecoveryPending: its cancel may be read again yet.
         ConfigError, KafkaUnavailable, Unacknowledged: as `requests.reschedule`.
     """
     require_due(writer.settings, new, writer.clock.now_ms())
@@ -56,6 +58,8 @@ def fire(writer: TimerWriter, handle: str, *, reply: bool) -> WrittenChange[Repl
 
 
 def _changeable(settings: Settings, handle: str) -> PendingTimer | None:
+    with open_state(settings) as state:
+        require_recovered(state)
     timer = pending_by_handle(settings, handle)
     if timer is not None and timer.cancelled:
         raise Conflict("the timer is cancelled: schedule a new one")

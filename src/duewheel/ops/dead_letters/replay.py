@@ -29,9 +29,10 @@ from duewheel.errors import ConfigError
 from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
-from duewheel.ops.changes.acceptance import NOT_ALLOWED
+from duewheel.ops.changes.acceptance import NOT_ALLOWED, require_in_force
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
 from duewheel.ops.pages import position_text
+from duewheel.ops.shard.assignment import newest_progress
 from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.columns import binary
@@ -64,11 +65,13 @@ def replay(
     transaction; a dry run only counts them. Calls `advanced` with the offsets read after each.
 
     Raises:
-        ConfigError: `to_topic` is one of duewheel's own topics, or does not exist.
+        ConfigError: `to_topic` is one of duewheel's own topics, or does not exist; or as
+            `require_in_force`.
         KafkaUnavailable: no answer in time.
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and replays nothing
             twice.
     """
+    require_in_force(settings, newest_progress(settings))
     with (
         dead_letter_reader(settings, chunk_records) as reader,
         closing(_Replay(settings, clock, wanted, reader, advanced, dry_run=dry_run)) as job,

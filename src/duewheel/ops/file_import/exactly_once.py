@@ -32,9 +32,11 @@ from duewheel.errors import ConfigError, PublishDoubt
 from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
+from duewheel.ops.changes.acceptance import require_in_force
 from duewheel.ops.changes.timer_records import TimerRecord, new_records, require_source_name
 from duewheel.ops.file_import.line_reader import FileLine, Readable, fields_in, lines_of, next_chunk
 from duewheel.ops.file_import.line_records import record_of
+from duewheel.ops.shard.assignment import newest_progress
 from duewheel.osutil.logs import shortened
 from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.batches import TopicPartition
@@ -83,11 +85,12 @@ def import_lines(
 
     Raises:
         ConfigError: the file does not begin with the lines that this import has sent, or a topic is
-            missing.
+            missing, or as `require_in_force`.
         KafkaUnavailable: no answer in time.
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and sends nothing
             twice.
     """
+    require_in_force(settings, newest_progress(settings))
     with closing(_Import(settings, clock, file, defaults, choice)) as job:
         return job.run()
 

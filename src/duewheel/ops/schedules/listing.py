@@ -31,6 +31,7 @@ from duewheel.errors import ConfigError, IngestBehind, NoSuchSchedule
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.shard_settings import owns
+from duewheel.ops.changes.acceptance import require_in_force
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.files import open_files, open_state, polled, require_recovered, shard_fields
 from duewheel.ops.named_timer_topic import timer_topic_of
@@ -199,10 +200,13 @@ def files_to_change(settings: Settings, ends: LogEnds) -> Iterator[DataDirectory
     Raises:
         NoDataDirectory: it does not exist yet.
         RecoveryPending: a copy in it may be old, and its newer ones not read again yet.
+        ConfigError: as `require_in_force`.
         IngestBehind: ingest has not read up to the ends.
     """
     with open_files(settings) as directory:
         require_recovered(directory.state)
+        mirror = directory.state.mirror()
+        require_in_force(settings, None if mirror is None else mirror.progress)
         if unread := _unread(directory.state, ends):
             partition, count = max(unread.items(), key=itemgetter(1))
             raise IngestBehind(

@@ -110,11 +110,21 @@ def require_present_files(settings: Settings) -> None:
         Fenced: another data directory has taken the shard over.
         KafkaUnavailable: no answer in time.
     """
-    with closing(factory.progress_reader(settings, factory.StoppableClock(Event()))) as reader:
-        seen = reader.newest()
-    refusal = None if seen is None else _refusal(settings, seen.progress)
+    progress = newest_progress(settings)
+    refusal = None if progress is None else _refusal(settings, progress)
     if refusal is not None:
         raise refusal.error("nothing was written; ")
+
+
+def newest_progress(settings: Settings) -> Progress | None:
+    """Reads the shard's progress in Kafka once; None before the first.
+
+    Raises:
+        KafkaUnavailable: no answer in time.
+    """
+    with closing(factory.progress_reader(settings, factory.StoppableClock(Event()))) as reader:
+        seen = reader.newest()
+    return None if seen is None else seen.progress
 
 
 class _Refusal(NamedTuple):

@@ -13,7 +13,7 @@ from tests.harness.served import KitWriter
 
 from duewheel.api.schedules import NewSchedule
 from duewheel.client import DelayProducer
-from duewheel.config.settings import Settings
+from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, IngestBehind, NoSuchSchedule
 from duewheel.ops.schedules import apply_file, changes, listing
 from duewheel.ops.schedules.listing import LogEnds
@@ -117,3 +117,15 @@ def test_an_apply_waits_for_the_changes_before_it(
         apply("first")
     service.pending()
     assert apply("first") == ["changed"]
+
+
+def test_settings_that_ingest_does_not_follow_set_no_schedule(
+    service: LocalService, config: Path
+) -> None:
+    """It became a dead letter, and counted as applied."""
+    config.write_text(config.read_text().replace("'orders'", "'orders', 'bills'"))
+    writer = KitWriter(load(config), service)
+    new = NewSchedule.of({**DAILY, "target": "bills"})
+    with pytest.raises(ConfigError, match="by .*targets.*: run `duewheel reconfigure`"):
+        changes.put(writer, "daily", new, {}, may_add=True)
+    assert service.records("timers") == []
