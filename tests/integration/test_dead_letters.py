@@ -28,6 +28,7 @@ from duewheel.errors import ConfigError, Displaced, PublishDoubt
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import transactional_producer
 from duewheel.kafka.ledger.transactional_producer import commit_all
+from duewheel.ops.dead_letters import replay as replay_module
 from duewheel.ops.dead_letters.listing import list_letters, one_letter
 from duewheel.ops.dead_letters.replay import replay
 from duewheel.schemas.wire.single_record import Header
@@ -214,7 +215,9 @@ def test_answers_that_found_no_topic_go_there_once_it_is_there(
         ]
 
 
-def test_a_closed_target_means_a_dead_letter_until_it_is_opened(shard: SparklessShard) -> None:
+def test_a_closed_target_means_a_dead_letter_until_it_is_opened(
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed = f"o-{shard.target}"
     with shard.admin() as admin:
         admin.create_topic(closed, 1)
@@ -233,6 +236,10 @@ def test_a_closed_target_means_a_dead_letter_until_it_is_opened(shard: Sparkless
 
     opened = shard.settings.timer.model_copy(update={"targets": (closed,)})
     shard.settings = shard.settings.model_copy(update={"timer": opened})
+    with pytest.raises(ConfigError, match=r"by .*targets.*: run `duewheel reconfigure`"):
+        shard.replay()
+    # As `reconfigure` would: ingest below gets them directly.
+    monkeypatch.setattr(replay_module, "require_in_force", lambda *_: None)
     for dry_run in (True, False):
         assert shard.outcomes(dry_run=dry_run) == (1, {})
     shard.pump(factory.contract(shard.settings))

@@ -23,7 +23,7 @@ from duewheel.errors import ConfigError, Fenced, PublishDoubt, Reassigned, Recov
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops import reconfigure, reshard
-from duewheel.ops.shard.assignment import require_present_files
+from duewheel.ops.shard.present_files import require_present_files
 from duewheel.runtime import dequeue_process
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.testing import ManualClock

@@ -107,7 +107,10 @@ def import_(
     were refused.
     """
     from duewheel.ops.file_import.exactly_once import Choice, import_lines
+    from duewheel.ops.recovery.from_mirror import NAME_PREFIX
 
+    if name.startswith(NAME_PREFIX):
+        raise ConfigError(f"names that begin with {NAME_PREFIX} are those of `recover`")
     with bar_of_count("lines") as advanced:
         choice = Choice(name, dry_run=dry_run, skip_refused=skip_refused, advanced=advanced)
         verdict = import_lines(settings, SystemClock(), file, defaults, choice)

@@ -90,7 +90,7 @@ def _with_writer(command: Command, *, from_files: bool) -> Command:
     @functools.wraps(command)
     def writing(settings: Settings, **others: Any) -> Any:
         from duewheel.ops.changes.timer_writer import TimerWriter
-        from duewheel.ops.shard.assignment import require_present_files
+        from duewheel.ops.shard.present_files import require_present_files
 
         if from_files:
             require_present_files(settings)

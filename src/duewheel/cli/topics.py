@@ -116,7 +116,7 @@ def create(
     help="an offset, or ISO-8601 with a zone; by default 0, and with --follow the topic's end",
 )
 @click.option("--for-send", is_flag=True, help="the newest record of each key, for `import`")
-@with_result(needs_kafka=True)
+@with_result()
 def read(
     settings: Settings,
     name: str,
@@ -135,19 +135,23 @@ def read(
     characters; JSON has all, and headers.
     """
     from duewheel.config.range_ends import BEGINNING, Bound
+    from duewheel.ops.connection import require_kafka
     from duewheel.ops.topics.reading import lines_to_import, records_of
 
-    if for_send:
-        if follow or since is not None:
-            raise ConfigError("--for-send reads the whole topic: without --follow and --from")
-        for line in islice(lines_to_import(settings, name), limit):
-            click.echo(json.dumps(line.model_dump(exclude_unset=True)))
-        return
+    if for_send and (follow or since is not None):
+        raise ConfigError("--for-send reads the whole topic: without --follow and --from")
     bound = None if since is None else Bound.parse("--from", since)
-    if bound is None and not follow:
-        bound = BEGINNING
-    rows = records_of(settings, name, bound, follow=follow)
-    output.rows(islice(rows, limit), record_line)
+    with require_kafka(settings):
+        if for_send:
+            for line in islice(lines_to_import(settings, name), limit):
+                click.echo(json.dumps(line.model_dump(exclude_unset=True)))
+            return
+        if not follow:
+            rows = records_of(settings, name, bound or BEGINNING, follow=False)
+            output.rows(islice(rows, limit), record_line)
+            return
+    # Outside of the block: while Kafka is away later, the clients' warnings say so.
+    output.rows(islice(records_of(settings, name, bound, follow=True), limit), record_line)
 
 
 def record_line(row: ReadRecord) -> str:

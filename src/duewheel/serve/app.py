@@ -60,10 +60,10 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         Worker("pending-counts", lambda: _warm(view)).start()
-        assignment = app.state.service.assignment
-        assignment.start()
+        present_files = app.state.service.present_files
+        present_files.start()
         yield
-        assignment.stop()
+        present_files.stop()
         writer.close()
         view.close()
 

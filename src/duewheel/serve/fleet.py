@@ -24,7 +24,7 @@ from duewheel.api.fleet import Fleet, FleetMember, FleetShard
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
-from duewheel.ops.shard.assignment import AssignmentWatch
+from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.ops.shard.status import read_status
 from duewheel.threads import beside
 
@@ -37,7 +37,7 @@ class _Unanswered(DuewheelError):
 
 
 def read_fleet(
-    settings: Settings, clock: Clock, assignment: AssignmentWatch, authorization: str | None
+    settings: Settings, clock: Clock, files: PresentFilesWatch, authorization: str | None
 ) -> Fleet:
     """Asks each server for its shard; without `serve.shards` there is this shard alone.
 
@@ -47,7 +47,7 @@ def read_fleet(
     if settings.serve.shards:
         members = _answers([_ShardServer(url, authorization) for url in settings.serve.shards])
     else:
-        members = [_member(None, partial(_own_shard, settings, clock, assignment))]
+        members = [_member(None, partial(_own_shard, settings, clock, files))]
     answered = [member.status for member in members if member.status is not None]
     owned = {status.shard for status in answered if status.role == "owner"}
     count = settings.shard.count
@@ -79,8 +79,8 @@ def _member(url: str | None, read: Callable[[], FleetShard]) -> FleetMember:
     return FleetMember(url=url, status=None, error=reason)
 
 
-def _own_shard(settings: Settings, clock: Clock, assignment: AssignmentWatch) -> FleetShard:
-    assignment.require_after_read()
+def _own_shard(settings: Settings, clock: Clock, files: PresentFilesWatch) -> FleetShard:
+    files.require_after_read()
     status = read_status(settings, clock)
     return FleetShard(
         shard=status.shard,

@@ -103,7 +103,7 @@ class ServeMetrics:
         yield from self._of_shard
 
     async def text(self, removed: Collection[str]) -> bytes:
-        """All families as of now; `removed`: as of AssignmentWatch."""
+        """All families as of now; `removed`: as of PresentFilesWatch."""
         of_shard: Sequence[Metric] = ()
         with suppress(OSError, DuewheelError):  # /readyz has the reason
             of_shard = [*of_reasons(removed)] if removed else await self._read()

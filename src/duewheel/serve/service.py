@@ -38,8 +38,8 @@ from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile, RecoveryPending, Unacknowledged
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.files import files_identity
-from duewheel.ops.shard.assignment import AssignmentWatch
 from duewheel.ops.shard.local_readiness import not_ready_reasons
+from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.serve.file_probe import FileProbe
 from duewheel.serve.gate import REQUESTS_MAX
@@ -78,7 +78,7 @@ class Service:
     ) -> None:
         self.settings, self.clock, self.view = settings, clock, view
         self.metrics = metrics
-        self.assignment = files = AssignmentWatch(settings)
+        self.present_files = files = PresentFilesWatch(settings)
         self.not_ready = FileProbe(partial(not_ready_reasons, settings, clock))
         self._stop = stop = asyncio.Event()
         self.waits = Waits(stop)
@@ -140,7 +140,7 @@ class Lane(Generic[S]):
     stop: asyncio.Event
     first: S
     limiter: CapacityLimiter
-    files: AssignmentWatch | None = None
+    files: PresentFilesWatch | None = None
     writes: bool = False
     waiting_max: int = WAITING_MAX
 
@@ -157,6 +157,7 @@ class Lane(Generic[S]):
             Unreadable: they are not of these settings, or not for this user.
             Reassigned: their partitions are other shards'.
             Fenced: another data directory has taken the shard over.
+            KafkaUnavailable: a change by them, before a first look.
             RecoveryPending: they may be cut at any moment.
         """
         made = partial(call, self.first, *args, **named)
@@ -166,7 +167,7 @@ class Lane(Generic[S]):
         async with self.limiter:
             if self.stop.is_set():
                 raise Stopping("the server stops: nothing was written")
-            checked = made if self.files is None else _checked(self.settings, self.files, made)
+            checked = made if self.files is None else self._checked(self.files, made)
             result = asyncio.wrap_future(beside("call", checked))
             stop = asyncio.ensure_future(self.stop.wait())
             either: set[asyncio.Future[Any]] = {result, stop}
@@ -182,20 +183,19 @@ class Lane(Generic[S]):
                 raise Unacknowledged("the server stops: it may or may not be written")
             raise Stopping("the server stops: send the request again")
 
+    def _checked(self, files: PresentFilesWatch, call: Callable[[], T]) -> Callable[[], T]:
+        def checked() -> T:
+            files.require_after_read(to_change=self.writes)
+            before = files_identity(self.settings)
+            try:
+                return call()
+            except (CorruptFile, FileNotFoundError) as error:
+                # No damage, if the files have been replaced or moved meanwhile.
+                if files_identity(self.settings) != before:
+                    raise RecoveryPending("the files were replaced: try again") from error
+                raise
 
-def _checked(settings: Settings, files: AssignmentWatch, call: Callable[[], T]) -> Callable[[], T]:
-    def checked() -> T:
-        files.require_after_read()
-        before = files_identity(settings)
-        try:
-            return call()
-        except (CorruptFile, FileNotFoundError) as error:
-            # No damage, if the files have been replaced or moved meanwhile.
-            if files_identity(settings) != before:
-                raise RecoveryPending("the files were replaced: try again") from error
-            raise
-
-    return checked
+        return checked
 
 
 async def _service(request: Request) -> Service:

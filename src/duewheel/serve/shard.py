@@ -58,7 +58,7 @@ async def livez() -> str:
 async def readyz(service: Shared) -> Readiness:
     """Whether the shard does its work: recovered, both processes run, lag below its bounds."""
     try:
-        reasons = service.assignment.removed or await service.not_ready()
+        reasons = service.present_files.removed or await service.not_ready()
     except TimeoutError as error:
         reasons = {"unreadable": str(error)}
     if reasons:
@@ -73,7 +73,7 @@ async def readyz(service: Shared) -> Readiness:
 async def metrics(service: Shared) -> Response:
     """Metrics of this process and of the shard, for Prometheus."""
     return Response(
-        await service.metrics.text(service.assignment.removed), media_type=CONTENT_TYPE_LATEST
+        await service.metrics.text(service.present_files.removed), media_type=CONTENT_TYPE_LATEST
     )
 
 
@@ -119,7 +119,7 @@ async def resume_one(change: Changing, selection: OwnSelection) -> PausedSelecti
 @recorded
 async def pause(change: Changing, process: Process) -> Paused:
     """Pauses ingest or dequeue, over restarts, too."""
-    change.service.assignment.require()
+    change.service.present_files.require()
     return await change.service.write_file(set_paused, process, on=True)
 
 

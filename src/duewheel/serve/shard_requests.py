@@ -19,7 +19,7 @@ from duewheel.api.fleet import Fleet
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, Unacknowledged
-from duewheel.ops.shard.assignment import AssignmentWatch
+from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.serve.fleet import (
     ANSWER_BYTES_MAX,
     connected,
@@ -59,8 +59,8 @@ class ForwardedAnswer(NamedTuple):
 class OtherShards:
     """For any threads."""
 
-    def __init__(self, settings: Settings, clock: Clock, assignment: AssignmentWatch) -> None:
-        self._read_fleet = partial(read_fleet, settings, clock, assignment)
+    def __init__(self, settings: Settings, clock: Clock, files: PresentFilesWatch) -> None:
+        self._read_fleet = partial(read_fleet, settings, clock, files)
         people = (each.lower() for each in settings.serve.user_headers.values())
         self._sent_on = _SENT_ON.union(people)
         self._lock = threading.Lock()  # of the two below

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from tests.harness.served import RecordingProducer, recording_writer, settings_o
 from duewheel.api.file_import import FailedLine, SentLine
 from duewheel.api.requests import TimerFields
 from duewheel.cli.file_import import show_lines
+from duewheel.cli.main import cli
 from duewheel.cli.output import Printer
 from duewheel.client import Timer
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
+from duewheel.ops import connection
 from duewheel.ops.file_import.acknowledged import send_lines
 from duewheel.testing import ManualClock
 
@@ -148,3 +151,15 @@ def test_the_reason_of_a_line_is_short(tmp_path: Path, capsys: pytest.CaptureFix
     first, second = capsys.readouterr().err.splitlines()
     assert "unknown-0: " in first
     assert max(len(first), len(second)) < 1_000
+
+
+def test_no_import_has_the_name_of_a_recovery(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would keep their positions under it."""
+    monkeypatch.setattr(connection, "require_kafka", lambda _: nullcontext())
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes(b"")
+    words = ["import", str(file), "--name", "from-mirror.A.", "--config", str(config)]
+    with pytest.raises(ConfigError, match="those of `recover`"):
+        cli(words, standalone_mode=False)

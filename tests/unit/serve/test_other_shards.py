@@ -27,7 +27,7 @@ from tests.harness.served import (
 
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import HOST, free_ports
-from duewheel.ops.shard.assignment import AssignmentWatch
+from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.serve import shard_requests
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
@@ -150,7 +150,7 @@ def test_the_person_that_a_proxy_names_is_sent_on_and_nothing_else(tmp_path: Pat
         url = f"http://{HOST}:{server.getsockname()[1]}"
         settings = shard_of(tmp_path, (url,), count=2, user_headers={"proxy": "X-Person"})
         others = shard_requests.OtherShards(
-            settings, ManualClock(NOW_MS), AssignmentWatch(settings)
+            settings, ManualClock(NOW_MS), PresentFilesWatch(settings)
         )
         others._owners, others._fresh_until_s = {1: url}, float("inf")  # noqa: SLF001 - as asked
         thread = threading.Thread(target=answer, args=(server,))

@@ -32,7 +32,7 @@ from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.acceptance import NOT_ALLOWED, require_in_force
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
 from duewheel.ops.pages import position_text
-from duewheel.ops.shard.assignment import newest_progress
+from duewheel.ops.shard.present_files import newest_progress
 from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.columns import binary

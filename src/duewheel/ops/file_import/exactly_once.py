@@ -36,7 +36,7 @@ from duewheel.ops.changes.acceptance import require_in_force
 from duewheel.ops.changes.timer_records import TimerRecord, new_records, require_source_name
 from duewheel.ops.file_import.line_reader import FileLine, Readable, fields_in, lines_of, next_chunk
 from duewheel.ops.file_import.line_records import record_of
-from duewheel.ops.shard.assignment import newest_progress
+from duewheel.ops.shard.present_files import newest_progress
 from duewheel.osutil.logs import shortened
 from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.batches import TopicPartition

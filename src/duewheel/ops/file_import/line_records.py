@@ -106,9 +106,10 @@ def fields_of(line: bytes, defaults: TimerFields) -> Fields:
         raise ConfigError("this is no JSON object")
     given = defaults.model_dump(exclude_none=True, exclude_unset=True)
     if is_copy(fields):
-        if unfit := sorted(given.keys() - {"timer_topic"}):
+        to = {name: given[name] for name in given.keys() & {"timer_topic"}}
+        if unfit := sorted(name for name in given.keys() - to.keys() if given[name]):
             raise ConfigError(f"a whole record takes no {' and no '.join(unfit)} of the options")
-        return given | fields
+        return to | fields
     return _without_alternatives(given, fields) | fields
 
 

@@ -44,6 +44,7 @@ from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import NEVER, NO_KEY, OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import partition_name
 
+NAME_PREFIX = "from-mirror."  # of the name under which the position is kept, as an import's
 _STAMPED = "message.timestamp.type"
 _OF_IMPORT = {*MirrorRecovered.model_fields}  # those that the import fills in, among them
 _CHANGED = (
@@ -92,7 +93,7 @@ def recover(
         evidence = EvidenceReader([partition for partition, _ in partitions])
         sources = _sources(settings, prefix, evidence, admin)
     clients = factory.kafka_clients(settings, "consumer")
-    name = f"from-mirror.{prefix}"
+    name = f"{NAME_PREFIX}{prefix}"
     ends = sent_position(settings, clock, name, dry_run=dry_run).ends
     topics = {f"{prefix}{topic}" for (topic, _), _ in partitions}
     with LogReader(clients, sorted(topics.union(sources))) as reader:

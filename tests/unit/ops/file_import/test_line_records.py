@@ -21,6 +21,9 @@ def test_a_named_file_refuses_the_same_timer(tmp_path: Path) -> None:
 
 def test_a_whole_record_takes_no_option_but_the_timer_topic() -> None:
     line = b'{"record": {}}'
-    assert fields_of(line, TimerFields(timer_topic="t")) == {"timer_topic": "t", "record": {}}
+    assert fields_of(line, TimerFields(timer_topic="t", headers=[])) == {
+        "timer_topic": "t",
+        "record": {},
+    }
     with pytest.raises(ConfigError, match="takes no delay and no topic of the options"):
         fields_of(line, TimerFields(topic="orders", delay="1m"))

@@ -126,6 +126,6 @@ def test_settings_that_ingest_does_not_follow_set_no_schedule(
     config.write_text(config.read_text().replace("'orders'", "'orders', 'bills'"))
     writer = KitWriter(load(config), service)
     new = NewSchedule.of({**DAILY, "target": "bills"})
-    with pytest.raises(ConfigError, match="by .*targets.*: run `duewheel reconfigure`"):
+    with pytest.raises(ConfigError, match=r"by .*targets.*: run `duewheel reconfigure`"):
         changes.put(writer, "daily", new, {}, may_add=True)
     assert service.records("timers") == []

@@ -21,7 +21,7 @@ from duewheel import factory
 from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError, Fenced, Reassigned, RecoveryRefused
+from duewheel.errors import DuewheelError, Fenced, KafkaUnavailable, Reassigned, RecoveryRefused
 from duewheel.ops.files import open_state
 from duewheel.threads import Worker
 
@@ -32,7 +32,7 @@ _FIRST_S = 5.0
 log = structlog.get_logger(__name__)
 
 
-class AssignmentWatch:
+class PresentFilesWatch:
     """See the module's head. `require` may be called by any thread.
 
     Attributes:
@@ -47,11 +47,12 @@ class AssignmentWatch:
         self._settings = settings
         self._refusal: _Refusal | None = None
         self._was_read = Event()  # or the wait for it is over
+        self._has_progress = False
         self.removed: Mapping[str, str] = {}
 
     def start(self) -> None:
         """Begins to read; may be called again after `stop`."""
-        self._thread = Worker("assignment watch", self._run, again_after_s=_AGAIN_S)
+        self._thread = Worker("present files", self._run, again_after_s=_AGAIN_S)
         self._thread.start()
 
     def stop(self) -> None:
@@ -70,10 +71,16 @@ class AssignmentWatch:
         if self._refusal is not None:
             raise self._refusal.error()
 
-    def require_after_read(self) -> None:
-        """As `require`, after the first read: the `run` that replaces files may be yet to come."""
+    def require_after_read(self, *, to_change: bool = False) -> None:
+        """As `require`, after the first read: the `run` that replaces files may be yet to come.
+
+        Raises:
+            KafkaUnavailable: `to_change`: no read has succeeded, so they may be outdated.
+        """
         if not self._was_read.wait(_FIRST_S):
             self._was_read.set()
+        if to_change and not self._has_progress:
+            raise KafkaUnavailable("nothing was written; the shard's progress cannot be read")
         self.require()
 
     def _run(self) -> None:
@@ -97,7 +104,7 @@ class AssignmentWatch:
         refusal = None if progress is None else _refusal(self._settings, progress)
         if refusal is not None and refusal != self._refusal:
             log.warning("the files are not served", reason=refusal.reason)
-        self._refusal = refusal
+        self._refusal, self._has_progress = refusal, True
         is_removed = refusal is not None and refusal.is_removal
         self.removed = {"resharded": refusal.reason} if refusal and is_removed else {}
 

@@ -28,7 +28,7 @@ from tests.harness.served import (
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.reshard_records import sealed, unsealed
-from duewheel.ops.shard import assignment
+from duewheel.ops.shard import present_files
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.testing import ManualClock
@@ -40,7 +40,7 @@ FILTERED = {"filter": {"topic": "orders"}, "dry_run": True}
 def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NewestProgress:
     settings = settings_of(tmp_path)
     fill(settings)
-    monkeypatch.setattr(assignment, "_INTERVAL_S", 0.01)
+    monkeypatch.setattr(present_files, "_INTERVAL_S", 0.01)
     return NewestProgress.of_files(settings.storage.data_dir, monkeypatch)
 
 
@@ -107,10 +107,14 @@ def test_no_file_is_served_before_its_assignment_is_known(
 def test_files_are_served_if_kafka_is_silent_from_the_start(
     tmp_path: Path, kafka: NewestProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignment, "_FIRST_S", 0.01)
+    monkeypatch.setattr(present_files, "_FIRST_S", 0.01)
     kafka.may_answer.clear()
-    with served(settings_of(tmp_path)) as client:
-        assert client.get("/v1/timers").status_code == 200
+    with served(settings_of(tmp_path), Access(CHANGING), RecordingProducer()) as client:
+        client.headers |= bearer(TOKEN)
+        (timer,) = client.get("/v1/timers", params={"limit": 1}).json()["timers"]
+        # A former owner's may have a timer that has left.
+        changed = client.post(f"/v1/timers/{timer['handle']}/fire")
+        assert (changed.status_code, changed.json()["code"]) == (503, "kafka_unavailable")
         kafka.may_answer.set()
 
 
