@@ -158,8 +158,8 @@ CANCELS = {
         "8",
         "a chase cancels timers that came behind its request",
         RESOLVING,
-        "timers.first_offset[timer] < cancels.request[cancel]",
-        "timers.first_offset[timer] < cancels.offset[cancel]",
+        "_first_above(request, timers.first_offset, at, end)",
+        "_first_above(request * 0 + NO_CANCEL, timers.first_offset, at, end)",
         seed=2,
     ),
     "chase-slot-closed": Planted(

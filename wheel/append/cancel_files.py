@@ -160,7 +160,6 @@ class CancelFiles:
             cancels.chase_slot,
             (cancels.chase_flags & CHASE_FLAG_FOUND) != 0,
             bound,
-            again,
             again | (cancels.offset < blind) | candidates.must_chase,
             np.where(candidates.unseen, EVERY_OFFSET, blind),
         )

@@ -28,10 +28,12 @@ Partition and id of a cancel are a *group*. An example, with the floor at slot 2
     outcome                               chase        cancelled                cancelled
 
 Work grows with the number of cancels and timers, not with the product of both, however many of them
-have one id: each timer is cancelled by the first cancel after it, and the rest follows from sums
-and maxima over timers sorted by offset. Chases are compared with each timer of their id; those with
-the most are chased again once a batch has compared enough. For cancels that name a timer, its
-copies take the place of the timers of an id.
+have one id: each timer is cancelled by the first cancel after it that matches, and the rest follows
+from sums and maxima over timers sorted by offset. Only outcomes of chases need each timer of their
+id; those with the most are chased again once a batch has compared enough. A cancel that must be
+chased needs no outcome, and stops timers nevertheless: so one that is read again costs no more,
+though it has no bound. For cancels that name a timer, its copies take the place of the timers of an
+id.
 """
 
 from __future__ import annotations
@@ -68,7 +70,6 @@ class Cancels:
     chase_slot: Int64  # of a chase: last slot delivered in full when it was written
     has_cancelled: Bool  # whether an earlier chase has cancelled a timer
     bound: Int64  # timers in slots up to this one can no longer be cancelled
-    again: Bool  # whether it was taken before: it must stop the same timers as then
     # Whether no outcome can be proved: the log may lack originals of copies in flight (the cancel
     # is below `blind`); or the cancel is read again, or by a standby, and an earlier owner may have
     # delivered a timer that is pending in the log.
@@ -113,8 +114,8 @@ def resolve(
     pairs_at_once: int = PAIRS_AT_ONCE,
 ) -> Resolved:
     """Resolves the cancels of a batch by the rules of the module's head. At most `pairs_max` pairs
-    of a chase and a timer are compared: the other chases are chased again, except those that are
-    read again. `pairs_at_once` bounds the memory, unless one cancel has more.
+    of a chase and a timer are compared: the other chases are chased again. `pairs_at_once` bounds
+    the memory, unless one cancel has more.
     """
     cancelled_by = np.full(len(timers), NO_CANCEL)
     naming, is_chase = cancels.named != ANY_OFFSET, cancels.request != cancels.offset
@@ -125,46 +126,62 @@ def resolve(
     # (the floor).
     for each, among, rows in kinds:
         for of_bound in (cancels.bound < floor, cancels.bound >= floor):
-            plain = np.flatnonzero(rows & ~is_chase & of_bound)
-            _cancel_by_next(each, plain, among, cancelled_by)
-    put_off, chases = list[Int64](), []
-    for each, among, rows in kinds:
-        compared, others = _within(each, np.flatnonzero(rows & is_chase), among, pairs_max)
-        put_off.append(others)
-        chases.append((each, compared, among))
-    for each, some, among in chases:
-        for cancel, timer in _pairs(each, some, among, pairs_at_once):
-            stops = ~timers.cancelled[timer] & (timers.slot[timer] > cancels.bound[cancel])
-            np.minimum.at(cancelled_by, timer[stops], cancel[stops])
+            for of_kind in (~is_chase, is_chase):
+                some = np.flatnonzero(rows & of_kind & of_bound)
+                _cancel_by_first(each, some, among, cancelled_by)
     has_cancelled = cancels.has_cancelled.copy()
     has_cancelled[cancelled_by[cancelled_by != NO_CANCEL]] = True
-    outcome = np.empty(len(cancels), np.int32)
+    outcome = np.full(len(cancels), CHASE, np.int32)
     for each, among, rows in kinds:
+        rows = rows & ~cancels.must_chase
         plain = np.flatnonzero(rows & ~is_chase)
         outcome[plain] = _outcome_of_plain(each, plain, among, cancelled_by, floor)
-    for each, some, among in chases:
-        for part in _parts(each, some, among, pairs_at_once):
+        compared = _within(each, np.flatnonzero(rows & is_chase), among, pairs_max)
+        for part in _parts(each, compared, among, pairs_at_once):
             outcome[part] = _outcome_of_chases(each, part, among, cancelled_by)
-    outcome[np.concatenate(put_off)] = CHASE
-    decides = (outcome != CHASE) & ~cancels.must_chase
+    decides = outcome != CHASE
     outcome[decides & has_cancelled] = CANCELLED
     outcome[~decides] = np.where(has_cancelled[~decides], CHASE_FOUND, CHASE)
     return Resolved(outcome, cancelled_by)
 
 
-def _cancel_by_next(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64) -> None:
-    """Makes the first of these cancels after a timer cancel it, unless its slot is closed. `rows`
-    are users' cancels; those of a group have one bound. Changes `cancelled_by`.
+def _cancel_by_first(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64) -> None:
+    """Makes the first of these cancels that matches a timer cancel it, unless its slot is closed.
+    `rows` are users' cancels or chases; those of a group have one bound. Changes `cancelled_by`.
     """
-    if not len(rows):
+    if not len(rows) or not len(timers):
         return
-    group, offset = cancels.group[rows], cancels.offset[rows]
-    order = np.lexsort((offset, group))
-    before = count_before(group, offset, timers.group, timers.offset, ties=True)
-    following = rows[order[np.minimum(before, len(order) - 1)]]
-    stops = (before < len(order)) & (cancels.group[following] == timers.group)
-    stops &= ~timers.cancelled & (timers.slot > cancels.bound[following])
-    cancelled_by[stops] = np.minimum(cancelled_by[stops], following[stops])
+    rows = rows[np.lexsort((cancels.offset[rows], cancels.group[rows]))]
+    group, request = cancels.group[rows], cancels.request[rows]
+    offsets, rank = np.unique(cancels.offset[rows], return_inverse=True)
+    count = len(offsets) + 1
+    after = np.searchsorted(offsets, timers.offset, "right")
+    at = np.searchsorted(group * count + rank, timers.group * count + after)
+    end = np.searchsorted(group, timers.group, "right")
+    at = _first_above(request, timers.first_offset, at, end)
+    some = np.flatnonzero((at < end) & ~timers.cancelled)
+    first = rows[at[some]]
+    stops = timers.slot[some] > cancels.bound[first]
+    some, first = some[stops], first[stops]
+    cancelled_by[some] = np.minimum(cancelled_by[some], first)
+
+
+def _first_above(values: Int64, least: Int64, begin: Int64, end: Int64) -> Int64:
+    """Returns for each range [begin, end) the index of its first value above `least`, or its end.
+
+    Maxima of 1, 2, 4, … values from each index on; a range is passed in steps of such a length, the
+    longest first, as long as no value in the step is above.
+    """
+    maxima = [values]
+    while 2 ** len(maxima) <= len(values):
+        half = 2 ** (len(maxima) - 1)
+        maxima.append(np.maximum(maxima[-1][:-half], maxima[-1][half:]))
+    at = begin.copy()
+    for level in reversed(range(len(maxima))):
+        fits = np.flatnonzero(at + 2**level <= end)
+        passed = fits[maxima[level][at[fits]] <= least[fits]]
+        at[passed] += 2**level
+    return at
 
 
 def _outcome_of_plain(
@@ -172,7 +189,7 @@ def _outcome_of_plain(
 ) -> Int32:
     """Applies rules 2 and 3 to users' cancels, without `has_cancelled`."""
     group, offset = cancels.group[rows], cancels.offset[rows]
-    if not len(timers):
+    if not len(timers) or not len(rows):
         return np.full(len(rows), UNKNOWN, np.int32)
     is_cancelled = timers.cancelled | (cancelled_by != NO_CANCEL)
     # Timers by id, each one's copies in offset order: the last one of a timer decides.
@@ -247,18 +264,17 @@ def _by_newest(
 # ---- pairs ---------------------------------------------------------------------------------------
 
 
-def _within(cancels: Cancels, rows: Int64, timers: Timers, most: int) -> tuple[Int64, Int64]:
-    """Splits the cancels: those with up to `most` timers of their groups together, the fewest
-    first; and the others, so that another producer's cancels need not wait for them.
+def _within(cancels: Cancels, rows: Int64, timers: Timers, most: int) -> Int64:
+    """Returns the cancels with up to `most` timers of their groups together, the fewest first: the
+    cancels of another producer need not wait for those with many.
     """
     if not len(rows):
-        return rows, rows
+        return rows
     count = _group_sizes(cancels, timers)[cancels.group[rows]]
-    count[cancels.again[rows]] = 0
     order = np.argsort(count, kind="stable")
     # The first one in any case: it would never be compared.
     end = max(int(np.searchsorted(np.cumsum(count[order]), most, "right")), 1)
-    return np.sort(rows[order[:end]]), np.sort(rows[order[end:]])
+    return np.sort(rows[order[:end]])
 
 
 def _of_timers(cancels: Cancels, timers: Timers) -> tuple[Cancels, Timers]:
@@ -275,16 +291,6 @@ def _of_timers(cancels: Cancels, timers: Timers) -> tuple[Cancels, Timers]:
 def _group_sizes(cancels: Cancels, timers: Timers) -> Int64:
     sizes: Int64 = np.bincount(timers.group, minlength=int(cancels.group.max()) + 1)
     return sizes
-
-
-def _pairs(
-    cancels: Cancels, rows: Int64, timers: Timers, at_once: int
-) -> Iterator[tuple[Int64, Int64]]:
-    """Yields pairs of cancels and timers that they match, a bounded number at a time, unless one
-    cancel alone has more.
-    """
-    for part in _parts(cancels, rows, timers, at_once):
-        yield _matching(cancels, part, timers)
 
 
 def _parts(cancels: Cancels, rows: Int64, timers: Timers, at_once: int) -> Iterator[Int64]:
