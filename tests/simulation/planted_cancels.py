@@ -370,7 +370,7 @@ CANCELS = {
         "9",
         "a cancel from behind a cut is replied to",
         ACCEPTING,
-        "            _cut_off_cancels(directory, cuts, before)\n",
+        "            _cut_off_cancels(directory, cuts, before, committed.assignment_epoch)\n",
         "",
         test=LOSSES + "test_what_a_cut_takes_away_is_known_to_be_lost",
     ),

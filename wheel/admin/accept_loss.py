@@ -14,7 +14,8 @@ both. A partition that was cut short keeps its name. So no timer from beyond the
 and none that a cancel from beyond the cut has cancelled: its reply may have been written.
 
     1. locks and transactional id, as in change_settings.py
-    2. the old topic gets its other name; cancels from beyond a cut get no replies
+    2. the old topic gets its other name; cancels from beyond a cut get no replies, once 3 is done:
+       the lost end may come back before
     3. one transaction: the progress; then its mirror
     4. the close page
     5. the durable checkpoint is removed, then the commit page is written: marks and topic ids. Only
@@ -187,7 +188,7 @@ def accept(
         if cuts:
             _require_none_behind(directory, cuts)
             _require_none_cancelled(directory, cuts, before)
-            _cut_off_cancels(directory, cuts, before)
+            _cut_off_cancels(directory, cuts, before, committed.assignment_epoch)
         close = directory.state.close()
         assert close is not None, "the shard has run"
         # Copies and cancels may be lost: without bounds a cancel would be decided without them.
@@ -251,15 +252,23 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
         )
 
 
-def _cut_off_cancels(directory: DataDirectory, cuts: Marks, before: Commit) -> None:
-    """Removes the replies to cancels from beyond a cut: new records will have their offsets."""
+def _cut_off_cancels(
+    directory: DataDirectory, cuts: Marks, before: Commit, assignment_epoch: int
+) -> None:
+    """Removes the replies to cancels from beyond a cut, by the next assignment epoch: new records
+    will have their offsets. A call before, whose transaction has failed, has no effect any more.
+    """
     for hour, (length, _) in before.cancels.items():
         if hour < directory.state.live.gc_cancels:
             continue
         for rows in directory.cancels.blocks(hour, length):
             prefix = rows.requests.prefix
             behind = prefix["source_offset"] >= _ends(directory, prefix, cuts)
-            directory.cancels.cut(hour, rows.position[behind & ~rows.cut_off])
+            in_force = (rows.cut_at > 0) & (rows.cut_at <= assignment_epoch)
+            cut_at = np.where(behind, assignment_epoch + 1, 0).astype(np.int32)
+            cut_at = np.where(in_force, rows.cut_at, cut_at)
+            changed = cut_at != rows.cut_at
+            directory.cancels.cut(hour, rows.position[changed], cut_at[changed])
 
 
 def _ends(directory: DataDirectory, prefix: Prefixes, cuts: Marks) -> Int64:

@@ -82,19 +82,21 @@ class CancelReplies:
         self,
         directory: DataDirectory,
         replied_below: Marks,
+        assignment_epoch: int,
         reply_topic: str | None,
         bytes_max: int,
         rows_max: int = REPLIES_MAX,
     ) -> None:
         """Replies and chases continue from `replied_below`, `a` of each partition in the progress
-        of the start. Without a `reply_topic` no reply is written. A transaction has `rows_max` rows
-        and requests of `bytes_max` bytes, or one larger request.
+        of the start; those that its `assignment_epoch` cuts off are left out. Without a
+        `reply_topic` no reply is written. A transaction has `rows_max` rows and requests of
+        `bytes_max` bytes, or one larger request.
         """
         self._directory = directory
         self._reply_topic = reply_topic
         self._bytes_max = bytes_max
         self._rows_max = rows_max
-        self._replied_below = dict(replied_below)
+        self._replied_below, self._epoch = dict(replied_below), assignment_epoch
         self._open = OpenCancels(directory)
         # Cancels of each topic, and new values of `a`, in the last result of `next`.
         self._selected: dict[str, int] = {}
@@ -227,7 +229,8 @@ class CancelReplies:
         """Returns the rows that need neither reply nor chase."""
         retired = np.array([is_retired(topic) for topic, _ in sources], np.bool_)[source]
         a = np.array([self._replied_below.get(p, 0) for p in sources], np.int64)[source]
-        over: Bool = (_offsets(rows) < a) | retired | rows.cut_off
+        cut_off = (rows.cut_at > 0) & (rows.cut_at <= self._epoch)
+        over: Bool = (_offsets(rows) < a) | retired | cut_off
         return over
 
     def _take_ready(

@@ -110,6 +110,7 @@ class Loop:
         self._replies = CancelReplies(
             directory,
             {p: part.replied_below for p, part in started.committed.partitions.items()},
+            started.committed.assignment_epoch,
             config.reply_topic,
             config.chunk_bytes,
             config.chunk_replies,

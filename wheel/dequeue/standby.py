@@ -98,7 +98,9 @@ class Follower:
         self._last_sign_ms = self._last_question_ms = clock.boottime_ms()
         self._awaited: deque[tuple[int, Close]] = deque()
         self._collecting = Interval(clock, config.collect_interval_ms)
-        self._cancels = CancelReplies(directory, {}, None, config.chunk_bytes, config.chunk_replies)
+        self._cancels = CancelReplies(
+            directory, {}, 0, None, config.chunk_bytes, config.chunk_replies
+        )
         self._warning = Interval(clock, _LOG_MS)
 
     def run(self) -> Verdict | None:

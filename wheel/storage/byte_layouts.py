@@ -19,8 +19,8 @@ for none, so that levels are counted without reading a message. Its fourth byte,
 disk, is zero until the timer is cancelled; then one store makes it MAGIC_CANCELLED. Checksums are
 computed as if it were zero. MAGIC_ABANDONED replaces the whole field. Any other value is damage.
 
-The cancel log has no slots. In its records magic is 4 (with MAGIC_CUT_OFF set later, if at all),
-the second byte of magic is the outcome (an index in OUTCOMES), and prev_pos is a check of the
+The cancel log has no slots. In its records magic is 4, its second byte is the outcome (an index in
+OUTCOMES), its upper half is zero or set later (CancelRows.cut_at), and prev_pos is a check of the
 fields from magic on (row_checks). A record of cancelled/<hour> names the cancelled record of that
 hour's log, and the cancel in the timer topic:
 
@@ -111,9 +111,9 @@ MAGIC_TIMER = 1
 MAGIC_ROLL = 2  # set beside MAGIC_TIMER: dequeue writes the timer to Kafka again
 MAGIC_RECURRING = 8  # likewise: a recurring timer
 MAGIC_CANCEL = 4  # every record of the cancel log, and no other
-MAGIC_CUT_OFF = 16  # set later, beside MAGIC_CANCEL: the partition was cut short before the cancel
 LEVEL_MASK = 0xFF00  # the timer's delay level; in the cancel log the outcome
 _LEVEL_BITS = 8
+CUT_AT_BITS = 16  # from here on magic has `cut_at`, in the cancel log
 _KIND_MASK = 0xFF  # of magic: timer, roll or cancel
 MAGIC_CANCELLED = 0x43  # "C": the first byte of magic in the record of a cancelled timer
 _CANCELLED_BITS = 24

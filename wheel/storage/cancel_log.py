@@ -8,7 +8,7 @@ Two files per hour are one *segment*:
                        position in Kafka, and key, value and headers for the reply
 
 The hour is that of the earliest open slot at the write, so it never falls. The commit page has the
-lengths of a segment. Committed records never change, except for MAGIC_CUT_OFF.
+lengths of a segment. Of committed records only `cut_at` changes.
 
 Threads: ingest appends under engine.lock, because an outcome depends on the closed slots. Dequeue
 reads segments from front to back, once, and unlinks those with all replies committed.
@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from duewheel.checkpoints.fs import HOST_FS, FileSystem
 from duewheel.errors import CorruptFile
@@ -30,9 +29,9 @@ from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.header_names import Answer
 from duewheel.wheel.storage.byte_layouts import (
+    CUT_AT_BITS,
     LEVEL_MASK,
     MAGIC_CANCEL,
-    MAGIC_CUT_OFF,
     RECORD,
     RECORD_BYTES,
     cancel_checks,
@@ -60,6 +59,8 @@ The last two are replies to timers that `keep`. Files have the indexes: new ones
 """
 CANCELLED, ALREADY_DELIVERED, UNKNOWN, CHASE, CHASE_FOUND, KEPT, TAKEN = range(len(OUTCOMES))
 
+_APPENDED = (1 << CUT_AT_BITS) - 1  # the bits of magic without `cut_at`
+
 Lengths = tuple[int, ...]  # committed bytes of a segment's two files
 
 
@@ -79,8 +80,9 @@ class CancelRows:
     # `due_ms`: first offset of the only timer that it matches, or ANY_OFFSET.
     requests: StoredMessages
     position: Int64  # of the record in its segment
-    # Whether its partition was cut short before it: then it has no effect
-    cut_off: npt.NDArray[np.bool_]
+    # Assignment epoch from which its partition is cut short before it: then it has no effect; 0:
+    # none. An accepted loss sets it before the transaction that accepts, which may fail.
+    cut_at: Int32
 
     def __len__(self) -> int:
         return len(self.outcome)
@@ -137,12 +139,11 @@ class CancelLog:
             CorruptFile: records or requests are damaged, or missing.
         """
         records = self.records(hour, start, end)
-        cut_off = (records["magic"] & MAGIC_CUT_OFF) != 0
         return CancelRows(
             level_of(records["magic"]),
             self.requests.read(hour, _as_appended(records)),
             start + np.arange(len(records)) * RECORD_BYTES,
-            cut_off,
+            (records["magic"] >> CUT_AT_BITS).astype(np.int32),
         )
 
     def records(self, hour: int, start: int, end: int) -> Records:
@@ -152,7 +153,7 @@ class CancelLog:
             CorruptFile: they are damaged, or missing.
         """
         records = np.frombuffer(self.files.read(hour, start, end - start), RECORD)
-        known = (records["magic"] & ~(MAGIC_CUT_OFF | LEVEL_MASK)) == MAGIC_CANCEL
+        known = (records["magic"] & _APPENDED & ~LEVEL_MASK) == MAGIC_CANCEL
         known &= level_of(records["magic"]) < len(OUTCOMES)
         bad = (records["size"] != RECORD_BYTES) | ~known
         bad |= records["prev_pos"] != cancel_checks(records)
@@ -174,15 +175,16 @@ class CancelLog:
         for start in range(0, length, step):
             yield self.read(hour, start, min(start + step, length))
 
-    def cut(self, hour: int, positions: Int64) -> None:
-        """Marks the records at these positions as cut off: their cancels get no reply.
+    def cut(self, hour: int, positions: Int64, cut_at: Int32) -> None:
+        """Sets `cut_at` of the records at these positions: from that epoch on they get no reply.
 
         Raises:
             CorruptFile: a record is damaged: a new check would hide that.
         """
-        for at in positions.tolist():
+        for at, epoch in zip(positions.tolist(), cut_at.tolist(), strict=True):
             record = self.records(hour, at, at + RECORD_BYTES).copy()
-            record["magic"] |= MAGIC_CUT_OFF
+            # Beside the check: a write that a full disk ends half-way has both, or none.
+            record["magic"] = (record["magic"] & _APPENDED) | (epoch << CUT_AT_BITS)
             record["prev_pos"] = cancel_checks(record)
             self.files.write(hour, record.tobytes(), at)
 
@@ -208,6 +210,6 @@ def _ends(records: Records) -> Int64:
 def _as_appended(records: Records) -> Records:
     """Returns the records without later marks: the checksums of their requests cover that form."""
     appended = records.copy()
-    appended["magic"] &= ~MAGIC_CUT_OFF
+    appended["magic"] &= _APPENDED
     appended["prev_pos"] = cancel_checks(appended)
     return appended

@@ -393,7 +393,7 @@ def test_what_a_cut_takes_away_is_known_to_be_lost(shop: Shop) -> None:
     directory = DataDirectory(shop.path, shop.wheel)
     ((hour, (length, _)),) = directory.state.commit().cancels.items()
     (rows,) = directory.cancels.blocks(hour, length)
-    assert rows.cut_off.tolist() == [False, False, True]
+    assert rows.cut_at.tolist() == [0, 0, shop.progress().assignment_epoch]
     directory.close()
     progress = shop.progress()
     assert CancelBounds.read(shop.path) == CancelBounds.blind_of(progress.delivered_slot, [P, Q])

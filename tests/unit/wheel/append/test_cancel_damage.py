@@ -19,7 +19,7 @@ from duewheel.errors import CorruptFile, RecoveryPending
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.wheel.slots import HOUR_MS
 from duewheel.wheel.storage import cancel_log
-from duewheel.wheel.storage.byte_layouts import CANCELLATION, MAGIC_CUT_OFF, RECORD_BYTES
+from duewheel.wheel.storage.byte_layouts import CANCELLATION, RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import CANCELLED, CHASE, CancelLog
 from duewheel.wheel.storage.cancelled_records import CancelledRecords
 from duewheel.wheel.storage.full_check import check
@@ -42,7 +42,7 @@ def log(tmp_path: Path) -> CancelLog:
     batch = timer_batch([cancel(1), cancel(2, timer_id=b"b"), cancel(3)])
     outcome = np.array([CANCELLED, CHASE, CANCELLED], np.int32)
     log.write(HOUR, (0, 0), batch, np.zeros(1, np.int32), outcome, NOW_MS)
-    log.cut(HOUR, np.array([2 * RECORD_BYTES]))
+    log.cut(HOUR, np.array([2 * RECORD_BYTES]), np.array([7], np.int32))
     return log
 
 
@@ -208,9 +208,9 @@ def test_the_highest_bits_of_two_words_do_not_undo_one_another(log: CancelLog, f
 
 def test_cutting_off_keeps_the_check_and_the_request_right(log: CancelLog) -> None:
     records = log.records(HOUR, 0, 3 * RECORD_BYTES)
-    assert ((records["magic"] & MAGIC_CUT_OFF) != 0).tolist() == [False, False, True]
+    assert (records["magic"] >> 16).tolist() == [0, 0, 7]
     rows = log.read(HOUR, 0, 3 * RECORD_BYTES)
-    assert rows.cut_off.tolist() == [False, False, True]
+    assert rows.cut_at.tolist() == [0, 0, 7]
     assert rows.outcome.tolist() == [CANCELLED, CHASE, CANCELLED]
     assert rows.requests.timer_id.to_pylist() == [b"a", b"b", b"a"]
 
@@ -218,7 +218,7 @@ def test_cutting_off_keeps_the_check_and_the_request_right(log: CancelLog) -> No
 def test_damage_is_not_sealed_by_cutting_off(log: CancelLog) -> None:
     flip(log.files.path(HOUR), RECORD_BYTES - 1)
     with pytest.raises(CorruptFile):
-        log.cut(HOUR, np.zeros(1, np.int64))
+        log.cut(HOUR, np.zeros(1, np.int64), np.ones(1, np.int32))
 
 
 def test_every_single_bit_of_a_cancelled_record_is_noticed(tmp_path: Path) -> None:

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.harness.cancel_world import CancelWorld, cancel
+from tests.harness.cancel_world import REPLIES, CancelWorld, cancel, timer
 from tests.harness.timer_rows import P0, timer_batch
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.schemas.batches import NO_KEY, TimerBatch
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import key_values
 from duewheel.schemas.wire.varint import read_varint
+from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX
 
 OTHER = "others", 0
@@ -86,3 +88,21 @@ def test_a_reply_repeats_no_large_key(make_world: MakeWorld) -> None:
     sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
     hashes = [value for deliveries in sent for value in deliveries.key_hash.tolist()]
     assert [value == NO_KEY for value in hashes] == [False, True], "a compacted topic refuses it"
+
+
+def test_a_cut_takes_replies_away_only_once_it_is_accepted(make_world: MakeWorld) -> None:
+    """Its transaction may have failed, and the lost end may have come back."""
+    world = make_world()
+    world.append(timer(0, 50), cancel(1), cancel(2), cancel(3))
+    directory = world.shard.directory(Role.DEQUEUE)
+    ((hour, (length, _)),) = directory.state.commit().cancels.items()
+    (rows,) = directory.cancels.blocks(hour, length)
+    directory.cancels.cut(hour, rows.position[1:], np.array([7, 8], np.int32))
+    world.at_slot(3)
+    progress = world.publisher.committed[-1][1]
+    for epoch, count in ((6, 3), (7, 2), (8, 1)):
+        replies = CancelReplies(directory, {}, epoch, REPLIES, 1 << 20)
+        replies.note_closing(directory.state.commit())
+        found = replies.next(progress.partitions)
+        assert found is not None
+        assert sum(found.outcomes.values()) == count
