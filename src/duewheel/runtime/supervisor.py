@@ -23,6 +23,7 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
+import psutil
 import structlog
 
 from duewheel.audit.schedule import AuditSchedule, start_audit
@@ -42,7 +43,8 @@ from duewheel.runtime.process_restart import KeptProcess
 log = structlog.get_logger(__name__)
 
 STOP_S = 8.0  # from SIGTERM to SIGKILL
-_LOCK_STUCK_S = 5.0
+_LOCK_STUCK_S = 5.0  # without processor time
+_LOCK_LONGEST_S = 120.0
 _RUN_LOCK_S = 1.0  # a killed predecessor has released it by then
 _POLL_S = 0.1
 
@@ -166,22 +168,38 @@ class _Claim:
 
 
 class _LockWatch:
-    """Kills a child that keeps engine.lock."""
+    """Kills a child that keeps engine.lock and does nothing.
+
+    One that uses the processor is at work: after a loss, a cancel may stop millions of timers in
+    one batch. Killed, it would begin with the same batch again and again.
+    """
 
     def __init__(self, data_dir: Path) -> None:
         self._lock = FileLock(data_dir / ENGINE_LOCK)
-        self._taken_since: tuple[int, float] | None = None
+        self._taken: tuple[int, float, float] | None = None  # holder, when, and its processor time
 
     def poll(self, children: list[int]) -> None:
         """Called several times a second."""
         if self._lock.is_free():
-            self._taken_since = None
+            self._taken = None
             return
         holder, now_s = self._lock.holder(), time.monotonic()
-        if self._taken_since is None or self._taken_since[0] != holder:
-            self._taken_since = (holder, now_s)
-        elif now_s - self._taken_since[1] > _LOCK_STUCK_S and holder in children:
-            log.error("engine.lock is stuck: killing its holder", holder=holder)
-            with suppress(ProcessLookupError):
-                os.kill(holder, signal.SIGKILL)
-            self._taken_since = None
+        worked_s = _processor_s(holder)
+        if self._taken is None or self._taken[0] != holder:
+            self._taken = holder, now_s, worked_s
+        elif holder in children:
+            _, since_s, before_s = self._taken
+            held_s = now_s - since_s
+            if held_s - (worked_s - before_s) > _LOCK_STUCK_S or held_s > _LOCK_LONGEST_S:
+                log.error("engine.lock is stuck: killing its holder", holder=holder)
+                with suppress(ProcessLookupError):
+                    os.kill(holder, signal.SIGKILL)
+                self._taken = None
+
+
+def _processor_s(pid: int) -> float:
+    """Returns the processor time of a process; 0 if it has ended."""
+    with suppress(psutil.Error):
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system)
+    return 0.0
