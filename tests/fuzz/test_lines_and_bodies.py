@@ -23,6 +23,8 @@ from tests.harness.served import (
     fill,
     served,
     settings_of,
+    without_log_ends,
+    without_progress,
 )
 
 from duewheel import factory
@@ -39,6 +41,7 @@ from duewheel.ops.file_import.line_records import fields_of, record_of
 from duewheel.ops.relay.outbox_rows import record_of_row
 from duewheel.ops.schedules import changes
 from duewheel.ops.schedules.changes import WrittenSchedule
+from duewheel.ops.schedules.listing import LogEnds
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
 from duewheel.schemas.request.preview import previews_of
 from duewheel.serve.access import Access
@@ -115,9 +118,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module")
 def client(settings: Settings) -> Iterator[TestClient]:
-    with served(settings, Access(CHANGING), RecordingProducer()) as client:
-        client.headers.update(bearer(TOKEN))
-        yield client
+    with pytest.MonkeyPatch.context() as patch:
+        without_progress(patch)
+        without_log_ends(patch)
+        with served(settings, Access(CHANGING), RecordingProducer()) as client:
+            client.headers.update(bearer(TOKEN))
+            yield client
 
 
 @given(data=st.data(), line=st.sampled_from([TIMER, COPY]))
@@ -158,7 +164,9 @@ def test_any_body_of_a_schedule(
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(body).encode())
     made: list[ScheduleRecord] = []
 
-    def put(_: TimerWriter, name: str, new: NewSchedule, *, may_add: bool) -> WrittenSchedule:
+    def put(
+        _: TimerWriter, name: str, new: NewSchedule, __: LogEnds, *, may_add: bool
+    ) -> WrittenSchedule:
         assert not may_add
         made.append(requested(settings, name, new, NOW_MS))
         return WrittenSchedule(made[0].summary(NOW_MS), TAKEN)

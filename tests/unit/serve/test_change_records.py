@@ -23,6 +23,7 @@ from tests.harness.served import (
     fill,
     served,
     settings_of,
+    without_log_ends,
 )
 
 import duewheel.api
@@ -40,7 +41,6 @@ from duewheel.api.schedules import NewSchedule, Pause
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import ConfigError
 from duewheel.ops.dead_letters import replay
-from duewheel.ops.schedules import listing
 from duewheel.serve import record_writer
 from duewheel.serve.access import Access, Caller
 from duewheel.serve.gate import REQUESTS_MAX
@@ -260,7 +260,7 @@ def test_records_have_nothing_that_the_operation_does_not_read(
     handle: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listing, "log_ends", lambda *_: {})  # of topics without a record
+    without_log_ends(monkeypatch)
     url = f"/v1/timers/{handle}?wait=0&timer_topic=others"
     bodies = (b'{"topic": "others"}', b"no json", b"[1]", b"\xff")
     for body in bodies:

@@ -13,7 +13,7 @@ from tests.harness.browser import listening
 from tests.harness.config_file import write_config
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.recovery_world import RecoveryWorld, rereading, settings_of_files
-from tests.harness.served import CHANGING, TOKEN, bearer, served
+from tests.harness.served import CHANGING, TOKEN, bearer, served, without_log_ends
 
 from duewheel.cli.main import cli
 from duewheel.config.settings import Settings
@@ -108,8 +108,7 @@ def test_no_schedule_is_changed_by_a_copy_that_may_be_old(
         for refused in (client.post(f"{url}/pause"), client.put(url, json=DAILY)):
             assert (refused.status_code, refused.json()["code"]) == (503, "recovering")
     world.ingest()
-    monkeypatch.setattr(listing, "log_ends", lambda *_: {})  # there is no Kafka
-    monkeypatch.setattr(listing, "require_in_force", lambda *_: None)  # nor a target in the world
+    without_log_ends(monkeypatch)
     for line in named:
         ended = CliRunner().invoke(cli, [*line.split(), "--config", config])
         assert isinstance(ended.exception, NoSuchSchedule), (line, ended.exception)
