@@ -31,6 +31,7 @@ from tests.harness.served import (
     fill,
     served,
     settings_of,
+    without_log_ends,
 )
 
 from duewheel.api.requests import MessageHeader
@@ -67,6 +68,7 @@ def test_requests_are_answered_as_described(
 ) -> None:
     for pauses in ("READ_PAUSES_S", "CHANGE_PAUSES_S"):
         monkeypatch.setattr(listing, pauses, ())
+    without_log_ends(monkeypatch)
     settings = settings_of(tmp_path, hosts="testserver")
     fill(settings)
     with served(settings, Access()) as client:
