@@ -122,13 +122,11 @@ def resolve(
     kinds = [(cancels, timers, ~naming)]
     if naming.any():
         kinds.append((*_of_timers(cancels, timers), naming))
-    # `_cancel_by_next` needs one bound per group: first the cancels read again (R), then the others
-    # (the floor).
+    # `_cancel_by_first` needs one bound per group: first the cancels read again (R), then the
+    # others (the floor).
     for each, among, rows in kinds:
         for of_bound in (cancels.bound < floor, cancels.bound >= floor):
-            for of_kind in (~is_chase, is_chase):
-                some = np.flatnonzero(rows & of_kind & of_bound)
-                _cancel_by_first(each, some, among, cancelled_by)
+            _cancel_by_first(each, np.flatnonzero(rows & of_bound), among, cancelled_by)
     has_cancelled = cancels.has_cancelled.copy()
     has_cancelled[cancelled_by[cancelled_by != NO_CANCEL]] = True
     outcome = np.full(len(cancels), CHASE, np.int32)
@@ -147,7 +145,7 @@ def resolve(
 
 def _cancel_by_first(cancels: Cancels, rows: Int64, timers: Timers, cancelled_by: Int64) -> None:
     """Makes the first of these cancels that matches a timer cancel it, unless its slot is closed.
-    `rows` are users' cancels or chases; those of a group have one bound. Changes `cancelled_by`.
+    Those of a group in `rows` have one bound. Changes `cancelled_by`.
     """
     if not len(rows) or not len(timers):
         return
@@ -205,7 +203,7 @@ def _outcome_of_plain(
     # The timer that was written last, of all below each cancel.
     by_offset = np.lexsort((timers.offset, timers.group))
     newest = rank_order[np.maximum.accumulate(rank[by_offset])]
-    before = count_before(timers.group, timers.offset, group, offset, ties=False)
+    before = count_before(timers.group, timers.offset, group, offset)
     last = newest[np.maximum(before - 1, 0)]
     matches = (before > 0) & (timers.group[last] == group)
     # Of a named timer a copy that was written later may be missing.
@@ -317,14 +315,12 @@ def _matching(cancels: Cancels, rows: Int64, timers: Timers) -> tuple[Int64, Int
     return cancel[matches], timer[matches]
 
 
-def count_before(
-    group: Int64, at: Int64, wanted_group: Int64, wanted_at: Int64, *, ties: bool
-) -> Int64:
-    """Counts for each wanted key the rows with a lower (group, at); with `ties` also equal ones."""
+def count_before(group: Int64, at: Int64, wanted_group: Int64, wanted_at: Int64) -> Int64:
+    """Counts for each wanted key the rows with a lower (group, at)."""
     count = len(group)
     joint_group, joint_at = np.append(group, wanted_group), np.append(at, wanted_at)
     is_wanted = np.arange(len(joint_group)) >= count
-    order = np.lexsort((is_wanted if ties else ~is_wanted, joint_at, joint_group))
+    order = np.lexsort((~is_wanted, joint_at, joint_group))
     running = np.cumsum(~is_wanted[order])
     before = np.empty(len(joint_group), np.int64)
     before[order] = running

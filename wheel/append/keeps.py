@@ -65,7 +65,7 @@ def dropped(group: Int64, offset: Int64, until: Int64, keeps: Bool) -> Bool:
     count = len(group)
     order = np.lexsort((offset, group))
     # In this order a timer blocks the rows after it up to `end`, all of its own group.
-    end = count_before(group, offset, group, until, ties=False)[order]
+    end = count_before(group, offset, group, until)[order]
     keep, place = keeps[order], np.arange(count)
     plain_end = np.maximum.accumulate(np.where(keep, 0, end))
     is_free = keep & (np.append(0, plain_end)[:count] <= place)
