@@ -23,6 +23,7 @@ from duewheel.kafka.topics.description import Topic, TopicSettings, describe, de
 from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
 from duewheel.kafka.topics.transaction_settings import unsurvivable
 from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.schemas.wire.compression import CODECS
 from duewheel.wheel.target_rules import Reason, Target
 
 # The settings that are read of each target.
@@ -35,7 +36,7 @@ SETTINGS = (
     *COSTLY_SETTINGS,
 )
 # Values of `compression.type` with which a broker compresses batches again.
-_RECOMPRESSING = frozenset({"gzip", "snappy", "lz4", "zstd"})
+_RECOMPRESSING = frozenset(CODECS) - {"none"}
 # Also for names that no topic can have, without a request: over a name of more than 32 KiB a broker
 # drops the connection instead of refusing it.
 NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)

@@ -25,7 +25,12 @@ from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
 from duewheel.ops.changes.written import result_of
 from duewheel.ops.files import open_state, polled
-from duewheel.ops.schedules.listing import LogEnds, find_schedules, require_schedule
+from duewheel.ops.schedules.listing import (
+    LogEnds,
+    find_schedules,
+    require_schedule,
+    unread_below,
+)
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.partition_names import partition_name
@@ -192,10 +197,10 @@ def await_taken(settings: Settings, records: Sequence[WrittenRecord], wait_s: fl
     """Returns which of these records, by Kafka's metadata, ingest has taken; waits until it has
     all.
     """
+    ends = [{(at.topic, at.partition): at.offset + 1} for at in records]
 
     def taken() -> list[bool]:
-        marks = state.commit().marks
-        return [marks.get((at.topic, at.partition), 0) > at.offset for at in records]
+        return [not unread_below(state, each) for each in ends]
 
     with open_state(settings) as state:
         polled(lambda: all(taken()), wait_s)

@@ -172,18 +172,19 @@ def log_ends(settings: Settings, topics: Iterable[str]) -> LogEnds:
 def has_read(settings: Settings, ends: LogEnds) -> bool:
     """Returns whether ingest has read all records below these ends. Raises as `open_state`."""
     with open_state(settings) as state:
-        return not _unread(state, ends)
+        return not unread_below(state, ends)
 
 
 def await_read(settings: Settings, topics: Iterable[str]) -> LogEnds:
     """Returns the ends, as `log_ends`, once ingest has read up to them, or after READ_S."""
     ends = log_ends(settings, topics)
-    polled(partial(has_read, settings, ends), READ_S)
+    with open_state(settings) as state:
+        polled(lambda: not unread_below(state, ends), READ_S)
     return ends
 
 
-def _unread(state: State, ends: LogEnds) -> dict[TopicPartition, int]:
-    """How many records below the ends ingest has not read."""
+def unread_below(state: State, ends: LogEnds) -> dict[TopicPartition, int]:
+    """Returns how many records below the ends ingest has not read; only those partitions."""
     marks = state.commit().marks
     return {
         each: end - marks.get(each, 0) for each, end in ends.items() if marks.get(each, 0) < end
@@ -207,7 +208,7 @@ def files_to_change(settings: Settings, ends: LogEnds) -> Iterator[DataDirectory
         require_recovered(directory.state)
         mirror = directory.state.mirror()
         require_in_force(settings, None if mirror is None else mirror.progress)
-        if unread := _unread(directory.state, ends):
+        if unread := unread_below(directory.state, ends):
             partition, count = max(unread.items(), key=itemgetter(1))
             raise IngestBehind(
                 f"nothing was written; ingest has not read {count} records of "

@@ -105,8 +105,7 @@ class PresentFilesWatch:
         if refusal is not None and refusal != self._refusal:
             log.warning("the files are not served", reason=refusal.reason)
         self._refusal, self._has_progress = refusal, True
-        is_removed = refusal is not None and refusal.is_removal
-        self.removed = {"resharded": refusal.reason} if refusal and is_removed else {}
+        self.removed = {"resharded": refusal.reason} if refusal and refusal.is_removal else {}
 
 
 def require_present_files(settings: Settings) -> None:
