@@ -10,7 +10,8 @@ unless the timer is the newest of its id. A cancel that may match an unread time
 that was read once is read again only by cancels that match it, so the chases of an id end. A chase
 needs no timer that was out when it was written; if one is unread, the reply is `unknown`, unless
 the cancel has stopped a timer. Cancels that are read again after a loss read all timers that they
-may stop, in parts: their replies may be written already.
+may stop, in parts: their replies may be written already. A timer with `keep` reads a bounded number
+then, too: one that is pending decides, and one that is overlooked lets it stay.
 
 Only ingest calls this, before it takes engine.lock. It alone writes the log, so a result stays true
 until the batch is committed, except that dequeue may unlink delivered hours.
@@ -19,7 +20,7 @@ until the batch is committed, except that dequeue may unlink delivered hours.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -144,10 +145,11 @@ class CancelLookup:
         # The only match of a chase, or of a cancel that names one timer, may be out for long.
         others = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
         hash_of = self._hashes(cancels)
-        wanted = _wanted(cancels, hash_of, others)
-        if again.any() and others.any():
+        all_timers = again & cancels.cancels
+        wanted = _wanted(cancels, hash_of, others, all_timers)
+        if all_timers.any() and others.any():
             self._read_unread(wanted, groups, commit)
-        looked_up = self._index.find(wanted, commit, whole=bool(again.any()))
+        looked_up = self._index.find(wanted, commit)
         in_log = self._in_log(looked_up, wanted, groups, commit)
         rows = np.flatnonzero(np.isin(self._hashes(batch), wanted.hashes) & ~batch.rejected)
         own = batch.take(rows)
@@ -190,14 +192,15 @@ class CancelLookup:
                 self._settled_slot = max(self._settled_slot, int(timers.slot[over].max()))
 
     def _read_unread(self, wanted: WantedTimers, groups: _Groups, commit: Commit) -> None:
-        """Reads the first offsets of all timers of these ids, in parts: a lookup without a limit
-        then has only those in memory that a cancel matches.
+        """Reads the first offsets of all timers of the ids that need them, in parts: a lookup
+        without a limit then has only those in memory that a cancel matches.
         """
-        unread = replace(wanted, below=np.zeros_like(wanted.below), named=_NONE, with_settled=_NONE)
+        whole, topic = wanted.whole, wanted.topic[np.isin(wanted.hashes, wanted.whole)]
+        unread = WantedTimers(whole, topic, np.zeros_like(whole), _NONE, _NONE, _NONE)
         self._index.add_all(commit)
         is_whole = False
         while not is_whole:
-            looked_up = self._index.find(unread, commit, whole=False)
+            looked_up = self._index.find(unread, commit)
             self._in_log(looked_up, unread, groups, commit)
             is_whole = not len(looked_up.left)
 
@@ -302,8 +305,10 @@ def read_again(cancels: TimerBatch, close: Close, *, standby: bool) -> Bool:
     return again
 
 
-def _wanted(cancels: TimerBatch, hash_of: Int64, with_settled: Bool) -> WantedTimers:
-    """Makes the request for a lookup; `hash_of` is the lookup hash of each cancel."""
+def _wanted(cancels: TimerBatch, hash_of: Int64, with_settled: Bool, whole: Bool) -> WantedTimers:
+    """Makes the request for a lookup; `hash_of` is the lookup hash of each cancel, the last two say
+    which need settled records, and all live ones.
+    """
     hashes, first_row, number = np.unique(hash_of, return_index=True, return_inverse=True)
     naming, below = cancels.named_offset != ANY_OFFSET, np.zeros(len(hashes), np.int64)
     np.maximum.at(below, number[~naming], cancels.origin_offset[~naming])
@@ -313,6 +318,7 @@ def _wanted(cancels: TimerBatch, hash_of: Int64, with_settled: Bool) -> WantedTi
         below,
         np.unique(cancels.named_offset[naming]),
         np.unique(hash_of[with_settled]),
+        np.unique(hash_of[whole]),
     )
 
 

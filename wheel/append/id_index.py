@@ -15,11 +15,11 @@ of similar size are merged, so there are few; large ones are files without a nam
 directory, which take page cache and no memory. The caller reads each result from the log; records
 of expired hours are skipped, and dropped when their run is merged.
 
-One id may have any number of records. A lookup returns `rows_max` live ones at most, and as many
-others. Timer topics have equal parts, and share again the rows that some leave unused; in a topic
-ids with few records come first. It names the ids that have more. Of such an id it returns the
-newest ones, or, in every other lookup on average, neighbours from a random place on: lookups that
-are repeated reach records below many that cannot be settled yet. `settle` takes records that decide
+One id may have any number of records. A lookup returns `rows_max` live ones at most, unless an id
+needs all of its own, and as many others. Timer topics have equal parts, and share again the rows
+that some leave unused; in a topic ids with few records come first. It names the ids that have more.
+Of such an id it returns the newest ones, or, in every other lookup on average, neighbours from a
+random place on: lookups that are repeated reach records below many that cannot be settled yet. `settle` takes records that decide
 nothing out of later lookups, and `note` lets them skip those that no cancel matches: lookups that
 are repeated end. So an id with millions of records, and any number of ids with some, cost the
 cancels of other topics a bounded number of messages per batch.
@@ -82,6 +82,7 @@ class WantedTimers:
     below: Int64  # for each, the first offsets that a cancel of all timers of the id matches; or 0
     named: Int64  # rising: first offsets that other cancels name, of any of the ids
     with_settled: Int64  # those of the hashes that also need records that are not live
+    whole: Int64  # those of the hashes that need all live records, not a bounded number
 
     def matches(self, number: Int64 | int, first_offset: Int64) -> Bool:
         """Returns which timers may match, by the index of each one's hash and its first offset. A
@@ -117,15 +118,15 @@ class IdIndex:
         self._last: list[tuple[Run, Int64]] = []
         self._chance = np.random.default_rng(0)  # the same places for the same lookups
 
-    def find(self, wanted: WantedTimers, commit: Commit, *, whole: bool) -> LookedUp:
-        """Finds the log records of timers that may match. `whole`: live records are returned
-        without a limit, and all are added before.
+    def find(self, wanted: WantedTimers, commit: Commit) -> LookedUp:
+        """Finds the log records of timers that may match. Where an id needs all live records, all
+        records of the logs are added before.
 
         Raises:
             CorruptFile: a log is shorter than it must be.
         """
         try:
-            self._add_new(commit, whole=whole)
+            self._add_new(commit, whole=len(wanted.whole) > 0)
             runs = [*self._runs, *self._scanned(wanted.hashes, commit)]
         except OSError as error:
             log.warning("no room for the index of ids: logs are scanned", reason=str(error))
@@ -133,14 +134,14 @@ class IdIndex:
             found = (address for _, address in self._scan(wanted.hashes, commit))
             positions = self._by_hour(np.concatenate([_NONE, *found]))
             return LookedUp(positions, _NONE, _NONE, _NONE)
-        return self._find(wanted, runs, whole=whole)
+        return self._find(wanted, runs)
 
     def add_all(self, commit: Commit) -> None:
         """Adds all records, for lookups that are repeated until nothing is left to note."""
         with suppress(OSError):  # `find` says so
             self._add_new(commit, whole=True)
 
-    def _find(self, wanted: WantedTimers, runs: list[Run], *, whole: bool) -> LookedUp:
+    def _find(self, wanted: WantedTimers, runs: list[Run]) -> LookedUp:
         hashes, topic = wanted.hashes, wanted.topic
         delivered, cancelled = (
             _Selected([run.bounds(hashes, kind) for run in runs], len(hashes))
@@ -153,7 +154,8 @@ class IdIndex:
             for run, of_run in zip(runs, bounds, strict=True)
         ]
         live = _Selected([(np.append(0, end[:-1]), end) for end in ends], len(hashes))
-        taken = live.count if whole else _within(live.count, topic, self._rows_max)
+        whole = live.count * np.isin(hashes, wanted.whole)
+        taken = whole + _within(live.count - whole, topic, self._rows_max)
         place = np.maximum(2 * self._chance.random(len(hashes)) - 1, 0)
         newer = (place * (live.count - taken + 1)).astype(np.int64)
         last_rows = [

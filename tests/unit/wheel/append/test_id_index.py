@@ -57,7 +57,7 @@ def found(
     index: IdIndex, hashes: Int64, directory: DataDirectory, settled: Int64 = NONE
 ) -> set[tuple[int, int]]:
     hashes, commit = np.unique(hashes), directory.state.commit()
-    return places(index.find(wanted(hashes, settled=settled), commit, whole=True))
+    return places(index.find(wanted(hashes, settled=settled, whole=hashes), commit))
 
 
 def wanted(
@@ -66,10 +66,11 @@ def wanted(
     settled: Int64 = NONE,
     below: int = EVERY_OFFSET,
     named: Int64 = NONE,
+    whole: Int64 = NONE,
 ) -> WantedTimers:
     """All timers of these ids, unless said otherwise; one topic has all of them."""
     topic = 0 * hashes if topic is None else topic
-    return WantedTimers(hashes, topic, np.full_like(hashes, below), named, settled)
+    return WantedTimers(hashes, topic, np.full_like(hashes, below), named, settled, whole)
 
 
 def places(found: LookedUp) -> set[tuple[int, int]]:
@@ -125,13 +126,13 @@ def test_a_lookup_adds_a_bounded_part_of_many_records(
     before = added = 0
     while added < 2_000:
         for some in (known[:3], known):
-            met = places(index.find(wanted(some), commit, whole=False))
+            met = places(index.find(wanted(some), commit))
             assert met == by_reading(some, directory)
             before, added = added, sum(map(len, index._runs))  # noqa: SLF001
             assert min(before + 1, 2_000) <= added <= before + 2_000 // 32 + 10
         hours, positions = (np.array(column, np.int64) for column in zip(*sorted(met), strict=True))
         index.note(hours, positions, np.zeros(len(met), np.int64))
-    assert places(index.find(wanted(known, below=0), commit, whole=False)) == set()
+    assert places(index.find(wanted(known, below=0), commit)) == set()
 
 
 def test_what_is_settled_is_found_on_request_only(world: CancelWorld) -> None:
@@ -169,8 +170,8 @@ def test_what_is_known_to_match_no_cancel_is_not_found_again(
         hashes = hashes_in(directory)
         some = np.unique(rng.choice(hashes, 20))
         below, named = int(rng.integers(count)), np.unique(rng.integers(0, count, 9))
-        asked = wanted(some, below=below, named=named)
-        met = places(index.find(asked, directory.state.commit(), whole=True))
+        asked = wanted(some, below=below, named=named, whole=some)
+        met = places(index.find(asked, directory.state.commit()))
         assert met == {
             place
             for place in by_reading(some, directory) - gone
@@ -192,9 +193,9 @@ def test_a_negative_first_offset_is_read_once(world: CancelWorld) -> None:
     directory = world.shard.directory(Role.INGEST)
     index, known = IdIndex(directory), hashes_in(directory)
     unread, commit = wanted(known, below=0), directory.state.commit()
-    (hour,) = index.find(unread, commit, whole=False).positions
+    (hour,) = index.find(unread, commit).positions
     index.note(np.array([hour]), np.array([0]), np.array([-1]))
-    assert places(index.find(unread, commit, whole=False)) == set()
+    assert places(index.find(unread, commit)) == set()
 
 
 def offsets_at(directory: DataDirectory, of: list[tuple[int, int]]) -> list[int]:
@@ -215,7 +216,7 @@ def test_an_id_with_many_timers_takes_no_others_place(world: CancelWorld) -> Non
     index, known = IdIndex(directory, rows_max=50, settled_max=5), hashes_in(directory)
     seen = set[tuple[int, int]]()
     for turn in range(4):
-        result = index.find(wanted(known), directory.state.commit(), whole=False)
+        result = index.find(wanted(known), directory.state.commit())
         met = places(result)
         assert len(met) == 50 and len(result.left) == 1
         assert by_reading(np.setdiff1d(known, result.left), directory) <= met, "of the other id"
@@ -224,7 +225,7 @@ def test_an_id_with_many_timers_takes_no_others_place(world: CancelWorld) -> Non
         seen |= set(mine)
         hours, positions = (np.array(column, np.int64) for column in zip(*mine, strict=True))
         index.settle(hours, positions, CANCELLED if turn else DELIVERED)
-    last = index.find(wanted(known, settled=known), directory.state.commit(), whole=False)
+    last = index.find(wanted(known, settled=known), directory.state.commit())
     assert (last.left.tolist(), len(places(last))) == ([], 1 + 200 - len(seen) + 5)
     assert last.delivered.tolist() == last.unseen.tolist() == result.left.tolist()
 
@@ -245,7 +246,7 @@ def test_many_ids_of_a_topic_take_no_other_topics_place(
     own = timer_batch([cancel(90, timer_id=b"own")])
     hashes = directory.lookup_hashes(own.id_hash, own.partitions, own.partition)
     topic = np.isin(known, hashes).astype(np.int64)
-    result = index.find(wanted(known, topic, known), directory.state.commit(), whole=False)
+    result = index.find(wanted(known, topic, known), directory.state.commit())
     assert by_reading(hashes, directory) <= places(result)
     assert len(places(result)) == 50
     cut = result.left if kind is None else result.unseen
@@ -334,8 +335,8 @@ def test_records_of_expired_hours_do_not_fill_every_lookup(tmp_path: Path) -> No
     commit = directory.state.commit()
     known = hashes_in(directory)
     index = IdIndex(directory, rows_max=50)
-    index.find(wanted(known), commit, whole=False)
+    index.find(wanted(known), commit)
     directory.state.live.raise_gc_hour(max(commit.hours) + 1)
-    left = [len(index.find(wanted(known), commit, whole=False).left) for _ in range(50)]
+    left = [len(index.find(wanted(known), commit).left) for _ in range(50)]
     assert left[0]
     assert not left[-1]

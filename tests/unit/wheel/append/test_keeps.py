@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.harness.cancel_world import CancelWorld, cancel, timer
+from tests.harness.cancel_world import CancelWorld, cancel, count_messages_read, timer
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.checkpoints.process_role import Role
+from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.storage.full_check import check
 
 
@@ -118,6 +119,34 @@ def test_after_a_loss_of_the_files_a_dropped_timer_stays_dropped(
     assert world.sources() == ["timers-1@2", "timers-0@0"]
     words = dict(world.answers())
     assert (len(world.answers()), words["timers-0@1"]) == (2, "kept")
+
+
+def test_a_timer_that_is_read_again_reads_few_messages_of_an_id_with_many(
+    world: CancelWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch would read all of them again, though one that is pending decides. A cancel of
+    another id that is read again, in the same batch, reads all of its own.
+    """
+    rows_max, count = 20, 200
+    pending = [timer(offset, 50) for offset in range(count)]
+    others = [TimerRow(1, n, NOW_MS + 500, timer_id=b"b") for n in range(100)]
+    batches = [[keep(count + n, 50), cancel(100 + n, partition=1, timer_id=b"b")] for n in range(6)]
+    for rows in [[*pending, *others], *batches]:
+        world.append(*rows)
+    world.at_slot(5)
+    world.lose_files(tmp_path / "other", {P0: 0, P1: 0})
+    world.shard.kill(Role.INGEST)
+    world.shard.cancel_limits = CancelLimits(rows_max=rows_max)
+    world.shard.start_ingest()
+    world.append(*pending, *others)
+    read = count_messages_read(monkeypatch)
+    for turn, rows in enumerate(batches):
+        read.clear()
+        world.append(*rows)
+        assert rows_max <= sum(read) <= rows_max + (1 if turn > 1 else len(others))
+    world.at_slot(60)
+    assert len(world.sources()) == count
+    assert {word for source, word in world.answers() if "timers-0" in source} == {"kept"}
 
 
 def test_a_batch_without_the_header_looks_nothing_up(
