@@ -10,8 +10,11 @@ unless the timer is the newest of its id. A cancel that may match an unread time
 that was read once is read again only by cancels that match it, so the chases of an id end. A chase
 needs no timer that was out when it was written; if one is unread, the reply is `unknown`, unless
 the cancel has stopped a timer. Cancels that are read again after a loss read all timers that they
-may stop, in parts: their replies may be written already. A timer with `keep` reads a bounded number
-then, too: one that is pending decides, and one that is overlooked lets it stay.
+may stop, in parts: their replies may be written already.
+
+A timer with `keep` reads a bounded number in any case: one that is pending decides, and one that is
+overlooked lets it stay. Where all timers of an id have `keep` or `replace`, one is pending at most,
+among the newest; so many other ids in a batch hide none.
 
 Only ingest calls this, before it takes engine.lock. It alone writes the log, so a result stays true
 until the batch is committed, except that dequeue may unlink delivered hours.
@@ -196,7 +199,7 @@ class CancelLookup:
         without a limit then has only those in memory that a cancel matches.
         """
         whole, topic = wanted.whole, wanted.topic[np.isin(wanted.hashes, wanted.whole)]
-        unread = WantedTimers(whole, topic, np.zeros_like(whole), _NONE, _NONE, _NONE)
+        unread = WantedTimers(whole, topic, np.zeros_like(whole), _NONE, _NONE, _NONE, _NONE)
         self._index.add_all(commit)
         is_whole = False
         while not is_whole:
@@ -319,6 +322,7 @@ def _wanted(cancels: TimerBatch, hash_of: Int64, with_settled: Bool, whole: Bool
         np.unique(cancels.named_offset[naming]),
         np.unique(hash_of[with_settled]),
         np.unique(hash_of[whole]),
+        np.unique(hash_of[cancels.keeps]),
     )
 
 

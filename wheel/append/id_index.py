@@ -15,14 +15,15 @@ of similar size are merged, so there are few; large ones are files without a nam
 directory, which take page cache and no memory. The caller reads each result from the log; records
 of expired hours are skipped, and dropped when their run is merged.
 
-One id may have any number of records. A lookup returns `rows_max` live ones at most, unless an id
-needs all of its own, and as many others. Timer topics have equal parts, and share again the rows
-that some leave unused; in a topic ids with few records come first. It names the ids that have more.
-Of such an id it returns the newest ones, or, in every other lookup on average, neighbours from a
-random place on: lookups that are repeated reach records below many that cannot be settled yet. `settle` takes records that decide
+One id may have any number of records. A lookup returns `rows_max` live ones at most, and as many
+others. Timer topics have equal parts, and share again the rows that some leave unused; in a topic
+ids with few records come first. It names the ids that have more. Of such an id it returns the
+newest ones, or, in every other lookup on average, neighbours from a random place on: lookups that
+are repeated reach records below many that cannot be settled yet. `settle` takes records that decide
 nothing out of later lookups, and `note` lets them skip those that no cancel matches: lookups that
 are repeated end. So an id with millions of records, and any number of ids with some, cost the
-cancels of other topics a bounded number of messages per batch.
+cancels of other topics a bounded number of messages per batch. Two exceptions: an id may need all
+of its live records (`whole`), or the newest three in any case (`newest`).
 
 A scan reads 50 to 100 million records a second. To it every record is live, and a lookup forgets
 which of these it has noted or settled. Without room on the disk all records are scanned.
@@ -61,6 +62,7 @@ log = structlog.get_logger(__name__)
 
 ROWS_MAX = 1 << 16
 SETTLED_MAX = 1 << 10
+NEWEST = 3  # for the cancels of one batch (20,000) together about as many as `rows_max`
 
 # A batch adds a 32nd of the new records, in about the time of their scan, and at least so many:
 # more than a batch of ingest has by default, or new ones would come faster than they are added.
@@ -83,6 +85,7 @@ class WantedTimers:
     named: Int64  # rising: first offsets that other cancels name, of any of the ids
     with_settled: Int64  # those of the hashes that also need records that are not live
     whole: Int64  # those of the hashes that need all live records, not a bounded number
+    newest: Int64  # those of the hashes that need their NEWEST live records in any case
 
     def matches(self, number: Int64 | int, first_offset: Int64) -> Bool:
         """Returns which timers may match, by the index of each one's hash and its first offset. A
@@ -156,7 +159,9 @@ class IdIndex:
         live = _Selected([(np.append(0, end[:-1]), end) for end in ends], len(hashes))
         whole = live.count * np.isin(hashes, wanted.whole)
         taken = whole + _within(live.count - whole, topic, self._rows_max)
-        place = np.maximum(2 * self._chance.random(len(hashes)) - 1, 0)
+        needs_newest = np.isin(hashes, wanted.newest)
+        taken = np.maximum(taken, np.minimum(live.count, NEWEST) * needs_newest)
+        place = np.maximum(2 * self._chance.random(len(hashes)) - 1, 0) * ~needs_newest
         newer = (place * (live.count - taken + 1)).astype(np.int64)
         last_rows = [
             _matching_at(run, of_run, wanted, at)

@@ -70,7 +70,7 @@ def wanted(
 ) -> WantedTimers:
     """All timers of these ids, unless said otherwise; one topic has all of them."""
     topic = 0 * hashes if topic is None else topic
-    return WantedTimers(hashes, topic, np.full_like(hashes, below), named, settled, whole)
+    return WantedTimers(hashes, topic, np.full_like(hashes, below), named, settled, whole, NONE)
 
 
 def places(found: LookedUp) -> set[tuple[int, int]]:

@@ -156,3 +156,22 @@ def test_a_batch_without_the_header_looks_nothing_up(
     world.append(timer(0, 5), cancel(1), timer(2, 6))
     world.at_slot(20)
     assert world.sources() == ["timers-0@2"]
+
+
+def test_a_batch_with_many_ids_overlooks_no_pending_timer(tmp_path: Path) -> None:
+    """Timers of the windows before, which have left, would take the bounded number of messages."""
+    world = CancelWorld(tmp_path / "data")
+    world.shard.kill(Role.INGEST)
+    world.shard.cancel_limits = CancelLimits(rows_max=60, settled_ms=0)
+    world.shard.start_ingest()
+    ids, windows = [b"device %d" % n for n in range(40)], 5
+    for window in range(windows):
+        for turn in range(2):
+            first = (2 * window + turn) * len(ids)
+            slot = 4 * window + 3
+            world.append(*(keep(first + n, slot, timer_id=each) for n, each in enumerate(ids)))
+        world.at_slot(4 * window + 4)
+    world.at_slot(4 * windows + 4)
+    words = [word for _, word in world.answers()]
+    assert words == windows * (len(ids) * ["taken"] + len(ids) * ["kept"])
+    assert len(world.sources()) == windows * len(ids)
