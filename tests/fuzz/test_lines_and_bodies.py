@@ -41,7 +41,7 @@ from duewheel.ops.file_import.line_records import fields_of, record_of
 from duewheel.ops.relay.outbox_rows import record_of_row
 from duewheel.ops.schedules import changes
 from duewheel.ops.schedules.changes import WrittenSchedule
-from duewheel.ops.schedules.listing import LogEnds
+from duewheel.ops.schedules.read_before_change import LogEnds
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
 from duewheel.schemas.request.preview import previews_of
 from duewheel.serve.access import Access

@@ -21,7 +21,7 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings, load
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.ops.changes.timer_writer import TimerWriter
-from duewheel.ops.schedules import listing
+from duewheel.ops.schedules import read_before_change
 from duewheel.serve.access import Access, Caller
 from duewheel.serve.app import make_app
 from duewheel.serve.service import Service
@@ -83,8 +83,8 @@ def without_progress(patch: pytest.MonkeyPatch) -> None:
 
 def without_log_ends(patch: pytest.MonkeyPatch) -> None:
     """Changes of schedules in files that have no Kafka, and no settings of a shard."""
-    patch.setattr(listing, "log_ends", lambda *_: {})
-    patch.setattr(listing, "require_in_force", lambda *_: None)
+    patch.setattr(read_before_change, "log_ends", lambda *_: {})
+    patch.setattr(read_before_change, "require_in_force", lambda *_: None)
 
 
 @dataclass

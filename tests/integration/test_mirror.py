@@ -190,11 +190,14 @@ def test_what_is_copied_after_the_first_transaction_is_left_out_and_named(
         assert [each.value for each in records] == wanted
 
 
-def test_copies_with_another_number_of_partitions_are_refused(
+def test_copies_with_another_number_of_partitions_and_other_settings_are_refused(
     broker: SharedBroker, tmp_path: Path, name: str
 ) -> None:
     here = settings_on(broker.bootstrap_servers, tmp_path / "here", name)
     with closing(SparklessShard(here, 1)):
+        other = settings_on(broker.bootstrap_servers, tmp_path / "other", name, max_delay="3d")
+        with pytest.raises(ConfigError, match=r"other settings than these, by timer\.max_delay"):
+            recovered(other)  # before it reads a mirror, which is not there yet
         mirror_topics(here, timers=PARTITIONS + 1, receipts=1)
         with pytest.raises(ConfigError, match=f"has 2 partitions, {PREFIX}{name}.timers 3"):
             recovered(here, dry_run=True)

@@ -22,7 +22,7 @@ from duewheel.api.schedules import NewSchedule
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError
 from duewheel.ops.schedules import apply_file, changes
-from duewheel.ops.schedules.listing import LogEnds, log_ends
+from duewheel.ops.schedules.read_before_change import LogEnds, log_ends
 from duewheel.testing.service import LocalService
 
 MINUTE_MS = 60_000

@@ -25,7 +25,7 @@ from duewheel.config.settings import Settings
 if TYPE_CHECKING:
     from duewheel.ops.changes.timer_writer import TimerWriter
     from duewheel.ops.schedules.changes import WrittenSchedule
-    from duewheel.ops.schedules.listing import LogEnds
+    from duewheel.ops.schedules.read_before_change import LogEnds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,9 +73,10 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
     """
     from duewheel.ops.named_timer_topic import timer_topic_of
     from duewheel.ops.schedules import changes, listing
+    from duewheel.ops.schedules.read_before_change import await_read
 
     topic = timer_topic_of(writer.settings, new.timer_topic)
-    put = partial(changes.put, writer, name, new, listing.await_read(writer.settings, [topic]))
+    put = partial(changes.put, writer, name, new, await_read(writer.settings, [topic]))
     written = listing.patiently(put, listing.READ_PAUSES_S, partial(put, may_add=True))
     say_if_missing(writer.settings, new.target)
     return _applied(writer, written, wait_s, output)
@@ -238,7 +239,8 @@ def _patiently(
 ) -> T:
     """Changes the schedule, once ingest has read all that was written before."""
     from duewheel.ops.named_timer_topic import timer_topic_of
-    from duewheel.ops.schedules.listing import CHANGE_PAUSES_S, await_read, patiently
+    from duewheel.ops.schedules.listing import CHANGE_PAUSES_S, patiently
+    from duewheel.ops.schedules.read_before_change import await_read
 
     topic = timer_topic_of(writer.settings, timer_topic)
     ends = await_read(writer.settings, [topic])

@@ -20,9 +20,9 @@ from duewheel.api.requests import Topic
 from duewheel.api.schedules import NextInstants, Pause, ScheduleList, ScheduleSummary
 from duewheel.errors import DuewheelError, NoSuchSchedule
 from duewheel.ops.named_timer_topic import timer_topic_of
-from duewheel.ops.schedules import changes, listing
+from duewheel.ops.schedules import changes, listing, read_before_change
 from duewheel.ops.schedules.changes import WrittenSchedule
-from duewheel.ops.schedules.listing import LogEnds
+from duewheel.ops.schedules.read_before_change import READ_S, LogEnds
 from duewheel.serve.change_records import Change, Changing, recorded
 from duewheel.serve.changes import WAIT_MAX_S, WAIT_S
 from duewheel.serve.problems import Refused, Responses, documented
@@ -148,16 +148,16 @@ async def _read_to_change(change: Change, timer_topic: str | None) -> tuple[str,
     """Returns the timer topic and its ends, once ingest has read up to them, or after READ_S."""
     service = change.service
     topic = timer_topic_of(service.settings, timer_topic)
-    ends = await service.read_kafka(listing.log_ends, [topic])
+    ends = await service.read_kafka(read_before_change.log_ends, [topic])
     has_read = partial(_has_read, service, ends)
     if not await has_read():
-        await service.waits.until(change.request, _effect(has_read), listing.READ_S)
+        await service.waits.until(change.request, _effect(has_read), READ_S)
     return topic, ends
 
 
 async def _has_read(service: Service, ends: LogEnds) -> bool:
     with suppress(DuewheelError, Refused):  # the change has the reason
-        return await service.peek(listing.has_read, ends)
+        return await service.peek(read_before_change.has_read, ends)
     return False
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from duewheel import factory
 from duewheel.checkpoints.progress import Progress
+from duewheel.config import setting_names
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.schemas.request.preview import rejection_of
@@ -51,7 +52,9 @@ def require_in_force(settings: Settings, progress: Progress | None) -> None:
     """
     if progress is None:
         return
-    if changed := factory.dequeue_config(settings).changes(progress, settings.wheel):
+    if factory.dequeue_config(settings).changes(progress, settings.wheel):
+        old = progress.epochs.newest.values
+        changed = setting_names.changed(old, settings, factory.slot_values(settings))
         raise ConfigError(
             f"nothing was written; the shard follows other settings than these, by "
             f"{', '.join(sorted(changed))}: run `duewheel reconfigure`, or restore the old values"

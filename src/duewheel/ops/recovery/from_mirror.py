@@ -34,11 +34,13 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.topic_reader import TopicReader
+from duewheel.ops.changes.acceptance import require_in_force
 from duewheel.ops.file_import.exactly_once import Choice, import_lines, sent_position
 from duewheel.ops.recovery.decisions import RecordState, decide
 from duewheel.ops.recovery.evidence import NOTHING, Evidence, EvidenceReader, records_in
 from duewheel.ops.recovery.mirrored_lines import Lines, Waiting
 from duewheel.ops.recovery.mirrored_rows import MirroredRows, rows_of
+from duewheel.ops.shard.present_files import newest_progress
 from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import NEVER, NO_KEY, OffsetRanges, TopicPartition
@@ -84,10 +86,12 @@ def recover(
     Raises:
         ConfigError: a mirrored topic is missing, read by this shard, or has another number of
             partitions; no receipt decides some timers of a topic that `delivered_before_ms` lacks;
-            or the mirror is another one than in an earlier run.
+            or the mirror is another one than in an earlier run; or as `require_in_force`, before
+            the mirror is read.
         KafkaUnavailable: no answer in time.
         PublishDoubt: a transaction's outcome is unknown. A new run reads it.
     """
+    require_in_force(settings, newest_progress(settings))
     with factory.kafka_admin(settings) as admin:
         partitions = _lost_partitions(settings, prefix, admin)
         evidence = EvidenceReader([partition for partition, _ in partitions])

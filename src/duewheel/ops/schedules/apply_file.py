@@ -27,12 +27,10 @@ from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.schedules.changes import await_taken, partition_of, write_record
 from duewheel.ops.schedules.listing import (
     READ_PAUSES_S,
-    LogEnds,
-    await_read,
-    files_to_change,
     find_schedules,
     pending_copies,
 )
+from duewheel.ops.schedules.read_before_change import LogEnds, await_read, files_to_change
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested, without_messages
 from duewheel.schemas import header_names as names
 from duewheel.wheel.inspect.listing import PendingTimer

@@ -25,12 +25,8 @@ from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
 from duewheel.ops.changes.written import result_of
 from duewheel.ops.files import open_state, polled
-from duewheel.ops.schedules.listing import (
-    LogEnds,
-    find_schedules,
-    require_schedule,
-    unread_below,
-)
+from duewheel.ops.schedules.listing import find_schedules, require_schedule
+from duewheel.ops.schedules.read_before_change import LogEnds, unread_below
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested
 from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.partition_names import partition_name

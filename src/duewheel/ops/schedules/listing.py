@@ -5,39 +5,26 @@ A name belongs to its timer topic: who may write to another one can have the sam
 Between a firing and the moment at which ingest has taken the copy of the next instant, which is
 usually less than a second, a schedule is not pending anywhere. So who names one looks again after
 pauses: `patiently`, or the server, which holds no thread meanwhile. A look is a pass over all logs.
-
-A change is made from the pending copy, which must be the newest one: a change that was acknowledged
-before, and that ingest has not read yet, would be undone without a word. So a change reads the ends
-of the timer topic first (`log_ends`), and files in which ingest has not come so far are refused.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, islice
-from operator import itemgetter
 from typing import TypeVar
 
-from duewheel import factory
 from duewheel.api.schedules import NextInstants, ScheduleList, ScheduleSummary
-from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, IngestBehind, NoSuchSchedule
-from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.connection import LogConnection
-from duewheel.kafka.shard_settings import owns
-from duewheel.ops.changes.acceptance import require_in_force
-from duewheel.ops.connection import ANSWER_S
-from duewheel.ops.files import open_files, open_state, polled, require_recovered, shard_fields
+from duewheel.errors import ConfigError, NoSuchSchedule
+from duewheel.ops.files import open_files, shard_fields
 from duewheel.ops.named_timer_topic import timer_topic_of
+from duewheel.ops.schedules.read_before_change import LogEnds, files_to_change
 from duewheel.ops.schedules.schedule_record import without_messages
 from duewheel.ops.timers.pending import source_of
-from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
@@ -46,11 +33,9 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 NEXT = 10
 SERVED_MAX = 10_000
 READ_PAUSES_S = (0.3,) * 3  # a read needs no token
-READ_S = 5.0  # the longest wait for ingest to read the records before a change
 CHANGE_PAUSES_S = (0.15,) * 20  # one that fires each second is found if it is pending for 50 ms
 
 T = TypeVar("T")
-LogEnds = Mapping[TopicPartition, int]
 
 
 def list_schedules(
@@ -146,76 +131,6 @@ def find_schedules(
     """
     with files_to_change(settings, ends) as directory:
         return _matching(directory, wanted)[0]
-
-
-def log_ends(settings: Settings, topics: Iterable[str]) -> LogEnds:
-    """Reads where this shard's partitions of timer topics end now, open transactions included;
-    empty partitions are left out.
-
-    Raises:
-        NoDataDirectory: it does not exist yet.
-        RecoveryPending: as `files_to_change`, at once: its read may take many minutes.
-        KafkaUnavailable: no answer in time.
-        Misconfigured: one of the topics is missing, or no right to describe it.
-    """
-    with open_state(settings) as state:
-        require_recovered(state)
-    clients, ends = factory.kafka_clients(settings, "consumer"), dict[TopicPartition, int]()
-    for topic in topics:
-        with LogConnection(clients, [topic], partial(Deadline, ANSWER_S)) as log:
-            own = [each for each in log.existing("timer topic") if owns(settings.shard, each)]
-            bounds = log.bounds(partitions=own, committed=False)
-        ends |= {each: end for each, (first, end) in bounds.items() if first < end}
-    return ends
-
-
-def has_read(settings: Settings, ends: LogEnds) -> bool:
-    """Returns whether ingest has read all records below these ends. Raises as `open_state`."""
-    with open_state(settings) as state:
-        return not unread_below(state, ends)
-
-
-def await_read(settings: Settings, topics: Iterable[str]) -> LogEnds:
-    """Returns the ends, as `log_ends`, once ingest has read up to them, or after READ_S."""
-    ends = log_ends(settings, topics)
-    with open_state(settings) as state:
-        polled(lambda: not unread_below(state, ends), READ_S)
-    return ends
-
-
-def unread_below(state: State, ends: LogEnds) -> dict[TopicPartition, int]:
-    """Returns how many records below the ends ingest has not read; only those partitions."""
-    marks = state.commit().marks
-    return {
-        each: end - marks.get(each, 0) for each, end in ends.items() if marks.get(each, 0) < end
-    }
-
-
-@contextmanager
-def files_to_change(settings: Settings, ends: LogEnds) -> Iterator[DataDirectory]:
-    """Opens the data directory for a change of its schedules.
-
-    Args:
-        ends: of their timer topics, by `log_ends`, when the change was requested or later.
-
-    Raises:
-        NoDataDirectory: it does not exist yet.
-        RecoveryPending: a copy in it may be old, and its newer ones not read again yet.
-        ConfigError: as `require_in_force`.
-        IngestBehind: ingest has not read up to the ends.
-    """
-    with open_files(settings) as directory:
-        require_recovered(directory.state)
-        mirror = directory.state.mirror()
-        require_in_force(settings, None if mirror is None else mirror.progress)
-        if unread := unread_below(directory.state, ends):
-            partition, count = max(unread.items(), key=itemgetter(1))
-            raise IngestBehind(
-                f"nothing was written; ingest has not read {count} records of "
-                f"{partition_name(partition)} yet, which a pause, a quota or an open transaction "
-                "may hold back; a change among them would be undone: try again later"
-            )
-        yield directory
 
 
 def patiently(

@@ -15,8 +15,8 @@ from duewheel.api.schedules import NewSchedule
 from duewheel.client import DelayProducer
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, IngestBehind, NoSuchSchedule
-from duewheel.ops.schedules import apply_file, changes, listing
-from duewheel.ops.schedules.listing import LogEnds
+from duewheel.ops.schedules import apply_file, changes, read_before_change
+from duewheel.ops.schedules.read_before_change import LogEnds
 from duewheel.ops.schedules.schedule_record import requested
 from duewheel.testing.service import LocalService
 
@@ -83,9 +83,9 @@ def test_no_change_is_made_from_a_copy_that_another_change_has_replaced(
     """It would bring the former message in again, or a schedule that was stopped."""
     put(client, "daily", **{**DAILY, "value": "former"})
     writer = UnreadWriter(settings, service)
-    first(writer, listing.log_ends(settings, ["timers"]))
+    first(writer, read_before_change.log_ends(settings, ["timers"]))
     before = service.records("timers")
-    ends = listing.log_ends(settings, ["timers"])
+    ends = read_before_change.log_ends(settings, ["timers"])
     with pytest.raises(IngestBehind, match="has not read 1 records of timers-"):
         then(writer, ends)
     assert len(service.records("timers")) == len(before)
@@ -102,7 +102,7 @@ def test_an_apply_waits_for_the_changes_before_it(
     service: LocalService, settings: Settings, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is rolled back at once counted as unchanged, and the newer one took effect."""
-    monkeypatch.setattr(listing, "READ_S", 0.0)
+    monkeypatch.setattr(read_before_change, "READ_S", 0.0)
     path, writer = config.with_name("schedules.toml"), UnreadWriter(settings, service)
 
     def apply(value: str) -> list[str]:
