@@ -215,11 +215,11 @@ class DeadLetter:
 
     def _delivered(self) -> tuple[Header, ...]:
         """The headers of the failed delivery; of a rejected message, its own and TIMER_SOURCE."""
-        source, added = (names.SOURCE, self.source.encode()), self._added
+        source, added = (names.SOURCE, self.source.encode()), dict(self.headers[self._cut :])
         if _TOPIC not in added:  # all headers are the producer's, forged ones included
             own = (header for header in self.message_headers if header[0] not in names.SERVICE)
             return (*own, source)
-        kept = [(name, added[name].encode()) for name in _DELIVERED if name in added]
+        kept = [(name, added[name]) for name in _DELIVERED if name in added]  # an id is any bytes
         # Not the lateness of the failed attempt: ingest removes a message's own.
         own = (header for header in self.message_headers if header[0] != names.LATENESS_MS)
         return (*own, source, *kept)

@@ -50,7 +50,7 @@ def deliveries(rolled: bool) -> Deliveries:
         source_partition=np.array([0, 1], np.int32),
         origin_offset=np.array([1, 9]),
         source=binary([b"orders.delayed-0@1", b"orders.delayed-2@9"]),
-        timer_id=binary([b"orders.delayed-0@1", b"mine"]),
+        timer_id=binary([b"orders.delayed-0@1", b"mine\xff"]),
         key_value=binary([framed(None) * 2, framed(b"k") + framed(b"")]),
         headers=binary([header, header]),
         header_count=np.full(2, len(USERS), np.int32),
@@ -100,7 +100,7 @@ def test_a_failed_delivery_keeps_what_it_would_have_carried() -> None:
         ("REAL_TOPIC", b"gone"),
         ("REAL_QID", b"3"),
         ("TIMER_DUE_MS", b"8"),
-        ("UNIQ_KEY", b"mine"),
+        ("UNIQ_KEY", b"mine\xff"),
         ("TIMER_ROLL_TIMES", b"2"),
         ("TIMER_SOURCE", b"orders.delayed-2@9"),
     ]
