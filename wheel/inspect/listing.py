@@ -250,7 +250,7 @@ class _RecordFilter:
         self._level, self._recurring = wanted.level, wanted.recurring
         self._ids: Int64 | None = None
         if wanted.timer_id is not None:
-            self._ids = _lookup_hashes(directory, wanted.timer_id)
+            self._ids = _lookup_hashes(directory, wanted.timer_id, wanted.timer_topics)
 
     def narrow(self, fits: Bool, records: Records) -> None:
         """Clears `fits` of the records that it does not select."""
@@ -264,14 +264,14 @@ class _RecordFilter:
             fits &= np.isin(lookup_hash_of(records["reserved"]), self._ids)
 
 
-def _lookup_hashes(directory: DataDirectory, timer_id: bytes) -> Int64 | None:
-    """Returns the hashes of an id in each partition; None if records may have others, because the
-    commit page no longer lists the partitions of a retired topic.
+def _lookup_hashes(directory: DataDirectory, timer_id: bytes, scope: TopicScope) -> Int64 | None:
+    """Returns the hashes of an id in each partition of these timer topics; None if records may have
+    others, because the commit page no longer lists the partitions of a retired topic.
     """
     directory.topics.refresh()
     if any(RETIRED in name for name in directory.topics.names()):
         return None
-    partitions = list(directory.state.commit().marks)
+    partitions = [each for each in directory.state.commit().marks if each[0] in scope]
     partition = np.arange(len(partitions), dtype=np.int32)
     id_hash = np.repeat(id_hashes(binary([timer_id])), len(partitions))
     return directory.lookup_hashes(id_hash, partitions, partition)

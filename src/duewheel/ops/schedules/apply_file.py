@@ -33,6 +33,7 @@ from duewheel.ops.schedules.listing import (
 from duewheel.ops.schedules.read_before_change import LogEnds, await_read, files_to_change
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested, without_messages
 from duewheel.schemas import header_names as names
+from duewheel.schemas.topic_scope import TopicScope
 from duewheel.wheel.inspect.listing import PendingTimer
 
 _FIELDS = frozenset(NewSchedule.model_fields)
@@ -219,13 +220,16 @@ def _removed(settings: Settings, wanted: Mapping[str, str], ends: LogEnds) -> It
     """Yields the stops of schedules that the file lacks, in the timer topics that it names; looks
     again for those that are on their way.
     """
-    topics, found = set(wanted.values()), dict[tuple[object, ...], ScheduleRecord]()
+    if not wanted:
+        return
+    topics = TopicScope(tuple(sorted(set(wanted.values()))))
+    found = dict[tuple[object, ...], ScheduleRecord]()
     for pause_s in (0.0, *READ_PAUSES_S):
         time.sleep(pause_s)
         with files_to_change(settings, ends) as directory:
-            for each in chain.from_iterable(map(without_messages, pending_copies(directory))):
-                if each.timer_topic in topics:
-                    found[each.timer_topic, each.name, each.partition] = each
+            copies = pending_copies(directory, scope=topics)
+            for each in chain.from_iterable(map(without_messages, copies)):
+                found[each.timer_topic, each.name, each.partition] = each
     for record in found.values():
         name = record.name.decode(errors="surrogateescape")
         if wanted.get(name) != record.timer_topic:

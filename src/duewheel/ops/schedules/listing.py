@@ -27,11 +27,12 @@ from duewheel.ops.schedules.schedule_record import without_messages
 from duewheel.ops.timers.pending import source_of
 from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
-from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
+from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks, list_pending
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 NEXT = 10
 SERVED_MAX = 10_000
+HINTS_MAX = 100
 READ_PAUSES_S = (0.3,) * 3  # a read needs no token
 CHANGE_PAUSES_S = (0.15,) * 20  # one that fires each second is found if it is pending for 50 ms
 
@@ -53,6 +54,8 @@ def list_schedules(
         CorruptFile: a pending timer is damaged.
     """
     topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
+    if topic is not None and topic in scope:
+        scope = TopicScope((topic,))
     rows, now_ms = list[ScheduleSummary](), clock.now_ms()
     with open_files(settings) as directory:
         of_shard = shard_fields(settings, directory)
@@ -109,7 +112,8 @@ def require_schedule(
     topic = timer_topic_of(settings, timer_topic)
     files = open_files(settings) if ends is None else files_to_change(settings, ends)
     with files as directory:
-        found, others = _matching(directory, {name: topic})
+        found = _matching(directory, {name: topic})
+        others = set[str]() if found else _with_schedule(directory, name)
     if name in found:
         return found[name]
     hint = f"; there is one in {' and '.join(sorted(others))}: name that one" if others else ""
@@ -130,7 +134,7 @@ def find_schedules(
         RecoveryPending, IngestBehind: as `files_to_change`.
     """
     with files_to_change(settings, ends) as directory:
-        return _matching(directory, wanted)[0]
+        return _matching(directory, wanted)
 
 
 def patiently(
@@ -146,19 +150,17 @@ def patiently(
     return call() if last is None else last()
 
 
-def _matching(
-    directory: DataDirectory, wanted: Mapping[str, str]
-) -> tuple[dict[str, PendingTimer], set[str]]:
-    """Returns the pending copies, and other timer topics with these names, by one pass."""
-    only = next(iter(wanted)).encode(errors="surrogateescape") if len(wanted) == 1 else None
-    found, others = dict[str, PendingTimer](), set[str]()
-    for timer in chain.from_iterable(pending_copies(directory, only)):
+def _matching(directory: DataDirectory, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:
+    """Returns the pending copies, by one pass that reads no message of another timer topic: there
+    anyone may have the same names, any number of times.
+    """
+    only = _id_of(next(iter(wanted))) if len(wanted) == 1 else None
+    scope = TopicScope(tuple(sorted(set(wanted.values()))))
+    found = dict[str, PendingTimer]()
+    for timer in chain.from_iterable(pending_copies(directory, only, scope) if wanted else ()):
         name = timer.id.decode(errors="surrogateescape")
-        if name not in wanted:
-            continue
         topic, partition, offset = source_of(timer)
-        if topic != wanted[name]:
-            others.add(topic)
+        if wanted.get(name) != topic:
             continue
         _, former, newest = source_of(found.setdefault(name, timer))
         if former != partition:
@@ -167,7 +169,18 @@ def _matching(
             raise ConfigError(f"{name!r} is pending in {names}: {cancel}")
         if offset > newest:
             found[name] = timer
-    return found, others
+    return found
+
+
+def _with_schedule(directory: DataDirectory, name: str) -> set[str]:
+    """Returns timer topics that have a schedule of this name: a hint, from few of them."""
+    wanted = Filter(timer_id=_id_of(name), recurring=True)
+    some = list_pending(directory, wanted, HINTS_MAX)
+    return {source_of(timer)[0] for timer in some if not timer.cancelled}
+
+
+def _id_of(name: str) -> bytes:
+    return name.encode(errors="surrogateescape")
 
 
 def pending_copies(

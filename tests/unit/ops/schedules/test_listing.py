@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from fastapi.testclient import TestClient
+from tests.harness.cancel_world import count_messages_read
+from tests.harness.schedule_shard import DAILY, put
 
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
+from duewheel.errors import NoSuchSchedule
 from duewheel.ops.schedules import listing
 from duewheel.testing.service import LocalService
 from duewheel.wheel.inspect import listing as wheel_listing
@@ -55,3 +58,20 @@ def test_lists_keep_and_decode_no_message(
         f"removed large-{n}" for n in range(count // 2)
     ]
     assert len(client.get("/v1/schedules").json()["schedules"]) == count // 2 + 1
+
+
+def test_copies_of_the_same_name_in_other_timer_topics_are_not_read(
+    client: TestClient, service: LocalService, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their writer may have any number of them, and each change looks several times."""
+    put(client, "report", **DAILY)
+    for _ in range(200):
+        service.producer("others").schedule("reports", b"theirs", id="report", every="1h")
+    service.pending()
+    read = count_messages_read(monkeypatch, "read")
+    timer = listing.require_schedule(settings, "report", None)
+    assert listing.find_schedules(settings, {"report": "timers"}, {}) == {"report": timer}
+    assert listing.list_schedules(settings, SystemClock(), timer_topic="timers").schedules
+    assert sum(read) == 3
+    with pytest.raises(NoSuchSchedule, match="timers has no schedule 'none'"):
+        listing.require_schedule(settings, "none", None)
