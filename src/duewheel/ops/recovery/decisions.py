@@ -7,7 +7,7 @@ written, because the new shard might deliver a timer that is due before it reads
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
@@ -95,6 +95,24 @@ class _Timer:
 
 
 @dataclass(slots=True)
+class _Alike:
+    """Timers with one content, in their order. Those that are stopped are set aside once, when they
+    come to the front: any producer can write as many of them as copies.
+    """
+
+    timers: deque[_Timer] = field(default_factory=deque)
+    stopped: deque[_Timer] = field(default_factory=deque)
+
+    def pop(self) -> _Timer | None:
+        """Takes out the first one that no cancel has stopped, or the first one."""
+        while self.timers and self.timers[0].stopped is not None:
+            self.stopped.append(self.timers.popleft())
+        if self.timers:
+            return self.timers.popleft()
+        return self.stopped.popleft() if self.stopped else None
+
+
+@dataclass(slots=True)
 class _Group:
     """The records of one id, or of one due time without an id, in their order."""
 
@@ -113,8 +131,8 @@ class _Group:
     # The first offsets that no chase has passed, a heap: any producer can write as many chases as
     # timers, and to look at all timers for each would take hours.
     not_chased: list[int] = field(default_factory=list)
-    unnamed: defaultdict[tuple[int, int], list[_Timer]] = field(
-        default_factory=lambda: defaultdict(list)
+    unnamed: defaultdict[tuple[int, int], _Alike] = field(
+        default_factory=lambda: defaultdict(_Alike)
     )
 
     def decide(self, order: list[int]) -> None:
@@ -139,7 +157,7 @@ class _Group:
         self.pending.append(timer)
         heapq.heappush(self.latest, (-int(self.rows.due_ms[row]), row, timer))
         if first_offset == UNNAMED:
-            self.unnamed[self._content(row)].append(timer)
+            self.unnamed[self._content(row)].timers.append(timer)
         else:
             self._name(timer, first_offset)
 
@@ -151,11 +169,8 @@ class _Group:
 
     def _copy(self, row: int) -> None:
         """A copy continues its timer: also a cancelled one, if it was written in that moment."""
-        first_offset, alike = int(self.rows.first_offset[row]), self.unnamed[self._content(row)]
-        timer = self.by_offset.get(first_offset)
-        if timer is None and alike:
-            timer = next((t for t in alike if t.stopped is None), alike[0])
-            alike.remove(timer)
+        first_offset = int(self.rows.first_offset[row])
+        timer = self.by_offset.get(first_offset) or self.unnamed[self._content(row)].pop()
         if timer is None:
             self._add(row, first_offset)
             return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -153,6 +155,38 @@ def test_a_copy_that_was_written_after_the_cancel_stays_cancelled() -> None:
     records = [record(90, "a"), cancel("a"), copy(90, "a", 900)]
 
     assert states(records)[0] == [COPIED, NO_TIMER, CANCELLED]
+
+
+def test_copies_of_equal_timers_pass_a_stopped_one_once() -> None:
+    """Any producer can write as many of each: to pass all of them for each copy would take days."""
+    calls = []
+    for count in (200, 400):
+        equal = [record(90, "a")] * count
+        copies = [copy(90, "a", 10**6 + n) for n in range(count + 1)]
+        mirrored = rows(*equal, cancel("a"), *equal, *copies)
+        with counted_calls() as counter:
+            found = decide(mirrored, NOTHING)[0]
+        calls.append(counter.total())
+        assert found[:count].tolist() == [COPIED] + [CANCELLED] * (count - 1)
+        assert found[count:].tolist() == [NO_TIMER] + [COPIED] * count + [WAITING] * count + [
+            CANCELLED
+        ]
+    assert calls[1] < 2.5 * calls[0]
+
+
+@contextmanager
+def counted_calls() -> Iterator[Counter[str]]:
+    """Counts the calls of Python functions, comparisons and generators among them."""
+    calls: Counter[str] = Counter()
+
+    def count(_: object, event: str, __: object) -> None:
+        calls["call"] += event == "call"
+
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
 
 
 def test_a_chase_stops_the_copies_of_earlier_timers_only() -> None:
