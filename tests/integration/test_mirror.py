@@ -352,7 +352,9 @@ def test_records_of_one_writer_stop_the_recovery_of_no_other(
         shard.send(mirror, 0, (None, b"copy", forged), (None, b"window", window))
         shard.send(mirror, 0, (None, b"past", [("TIMER_DELIVER_MS", b"1"), *window[1:2]]))
         Timers().send(shard.servers, mirror, [Asked("good", 3_600_000)])
+        # A line of JSON of more bytes than a file may have, of a record that a shard takes.
+        shard.send(mirror, 1, (None, b"long", [*window[:2], *[("", b"")] * 520_000]))
         verdict = recovered(here)
-    assert verdict["written"] == 3
+    assert verdict["written"] == 4
     assert verdict["unclear_windows"] == 1
     assert sum(verdict["refused"].values()) + sum(verdict["left_out"].values()) == 1

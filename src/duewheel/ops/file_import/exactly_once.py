@@ -35,7 +35,7 @@ from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.acceptance import require_in_force
 from duewheel.ops.changes.timer_records import TimerRecord, new_records, require_source_name
 from duewheel.ops.file_import.line_reader import FileLine, Readable, fields_in, lines_of, next_chunk
-from duewheel.ops.file_import.line_records import record_of
+from duewheel.ops.file_import.line_records import LINE_BYTES_MAX, record_of
 from duewheel.ops.shard.present_files import newest_progress
 from duewheel.osutil.logs import shortened
 from duewheel.osutil.terminal import Advanced, unseen
@@ -69,6 +69,7 @@ class Choice:
     dry_run: bool = False
     skip_refused: bool = False  # leave out lines that ingest would reject, and continue
     chunk_lines: int = _CHUNK_LINES
+    line_bytes_max: int = LINE_BYTES_MAX
     otherwise: str = _OTHER_FILE
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     advanced: Advanced = unseen
@@ -186,7 +187,7 @@ class _Import:
     ) -> None:
         self._settings, self._clock = settings, clock
         self._defaults, self._choice = defaults, choice
-        self._lines = lines_of(file)
+        self._lines = lines_of(file, choice.line_bytes_max)
         self._contract = factory.contract(settings)
         self._ledger = CommandLedger(settings, _spec(choice.name), self._clock)
         self._digest = sha256()

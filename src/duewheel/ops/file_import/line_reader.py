@@ -1,8 +1,9 @@
 """Reads a file of lines in bounded parts.
 
-A line above LINE_BYTES_MAX is read in parts, so that it needs no more memory than another one. The
-first part is too long, and the others are the rest of a line: each is refused, whatever it
-contains, because a rest may be a whole JSON object, though it was not written as a line.
+A line above the bound (LINE_BYTES_MAX of a file) is read in parts, so that it needs no more memory
+than another one. The first part is too long, and the others are the rest of a line: each is
+refused, whatever it contains, because a rest may be a whole JSON object, though it was not written
+as a line.
 The parts have the number of their line; the position of an import counts them as lines.
 """
 
@@ -15,8 +16,6 @@ from typing import Protocol
 from duewheel.api.requests import TimerFields
 from duewheel.errors import ConfigError
 from duewheel.ops.file_import.line_records import LINE_BYTES_MAX, Fields, fields_of
-
-_PART_BYTES = LINE_BYTES_MAX + 1
 
 
 class Readable(Protocol):
@@ -33,23 +32,24 @@ class FileLine:
     content: bytes  # with the newline if there is one
     number: int  # of the line in the file, from 1
     is_rest: bool = False  # the line began in the part before
+    bytes_max: int = LINE_BYTES_MAX  # without the newline
 
     @property
     def digested(self) -> bytes:
         """The bytes that stand for it in a digest: the last line of a file has a newline there,
         also before another line is added after it.
         """
-        whole = len(self.content) < _PART_BYTES
+        whole = len(self.content) <= self.bytes_max
         return self.content + b"\n" if whole and not self.content.endswith(b"\n") else self.content
 
 
-def lines_of(file: Readable) -> Iterator[FileLine]:
+def lines_of(file: Readable, bytes_max: int = LINE_BYTES_MAX) -> Iterator[FileLine]:
     """Reads the lines from the file's position to its end."""
     number, is_rest = 0, False
-    while content := file.readline(_PART_BYTES):
+    while content := file.readline(bytes_max + 1):
         number += not is_rest
-        yield FileLine(content, number, is_rest)
-        is_rest = len(content) == _PART_BYTES and not content.endswith(b"\n")
+        yield FileLine(content, number, is_rest, bytes_max)
+        is_rest = len(content) == bytes_max + 1 and not content.endswith(b"\n")
 
 
 def fields_in(line: FileLine, defaults: TimerFields) -> Fields | None:
@@ -60,9 +60,11 @@ def fields_in(line: FileLine, defaults: TimerFields) -> Fields | None:
     """
     if line.is_rest:
         raise ConfigError(
-            f"this is the rest of a line of more than {LINE_BYTES_MAX} bytes: shorten it"
+            f"this is the rest of a line of more than {line.bytes_max} bytes: shorten it"
         )
-    return fields_of(line.content, defaults) if line.content.strip() else None
+    if not line.content.strip():
+        return None
+    return fields_of(line.content, defaults, line.bytes_max)
 
 
 def next_chunk(lines: Iterator[FileLine], lines_max: int, bytes_max: int) -> list[FileLine]:

@@ -89,15 +89,15 @@ def is_copy(fields: Fields) -> bool:
     return "record" in fields
 
 
-def fields_of(line: bytes, defaults: TimerFields) -> Fields:
+def fields_of(line: bytes, defaults: TimerFields, bytes_max: int = LINE_BYTES_MAX) -> Fields:
     """Parses a line, and adds the defaults of the fields that it does not have.
 
     Raises:
         ConfigError: the line is too long, no JSON object, or a whole record, which takes no
             default but the timer topic.
     """
-    if len(line.removesuffix(b"\n")) > LINE_BYTES_MAX:
-        raise ConfigError(f"the line has more than {LINE_BYTES_MAX} bytes: shorten it")
+    if len(line.removesuffix(b"\n")) > bytes_max:
+        raise ConfigError(f"the line has more than {bytes_max} bytes: shorten it")
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:

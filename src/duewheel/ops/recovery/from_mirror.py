@@ -38,7 +38,7 @@ from duewheel.ops.changes.acceptance import require_in_force
 from duewheel.ops.file_import.exactly_once import Choice, import_lines, sent_position
 from duewheel.ops.recovery.decisions import RecordState, decide
 from duewheel.ops.recovery.evidence import NOTHING, Evidence, EvidenceReader, records_in
-from duewheel.ops.recovery.mirrored_lines import Lines, Waiting
+from duewheel.ops.recovery.mirrored_lines import LINE_BYTES_MAX, Lines, Waiting
 from duewheel.ops.recovery.mirrored_rows import MirroredRows, rows_of
 from duewheel.ops.shard.present_files import newest_progress
 from duewheel.osutil.terminal import Advanced, unseen
@@ -112,6 +112,7 @@ def recover(
             name,
             dry_run=dry_run,
             skip_refused=True,
+            line_bytes_max=LINE_BYTES_MAX,
             otherwise=_CHANGED,
             ends=ends,
             advanced=advanced,

@@ -27,6 +27,9 @@ _REPLACED = COPY_ONLY | {
 _REPLACED_NAMES = frozenset(name for name, request in REQUEST.items() if request in _REPLACED)
 _DUE = NAME_OF[Request.DELIVER_AT]
 
+# The largest message, 64 MiB, in base64, and 1,000,000 headers as JSON: a shard has taken it.
+LINE_BYTES_MAX = 128 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
