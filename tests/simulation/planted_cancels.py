@@ -354,7 +354,7 @@ CANCELS = {
         "9",
         "segments of the cancel log are unlinked before they are replied to",
         QUEUES,
-        "hours = [runs[0][0] for runs in self._queues.values()]",
+        "hours = [runs[0].hour for runs in self._queues.values()]",
         "hours = list[int]()",
         test=ON_DISK + "test_a_segment_stays_until_all_in_it_is_replied_to",
     ),

@@ -31,7 +31,7 @@ from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import Deliveries, TopicPartition, is_retired
 from duewheel.wheel.dequeue.cancel_reply_rows import reply_rows
-from duewheel.wheel.dequeue.open_cancels import OpenCancels, Run
+from duewheel.wheel.dequeue.open_cancels import CancelRun, OpenCancels
 from duewheel.wheel.dequeue_config import REPLIES_MAX
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import (
@@ -128,21 +128,21 @@ class CancelReplies:
 
     def next(self, partitions: Mapping[TopicPartition, PartitionProgress]) -> Replies | None:
         """Returns the next replies and chases, the same ones until `committed` is called; None if
-        there are none before the next closing.
+        there are none before the next closing (`is_done`), or the next cancels need none: a start
+        passes all of an hour, and the loop delivers between two looks.
 
         Raises:
             CorruptFile: the cancel log is damaged.
         """
         assert self._closed_with is not None, "called only while not is_done"
-        while True:
-            is_whole = self._open.add(self._closed_with)
-            leaving = self._select(partitions)
-            if leaving:
-                return self._made(leaving, partitions)
-            is_end = not any(self._selected.values())
-            self.committed()  # none of them needs a reply or chase
-            if is_end and is_whole:
-                break
+        is_whole = self._open.add(self._closed_with)
+        leaving = self._select(partitions)
+        if leaving:
+            return self._made(leaving, partitions)
+        is_end = not any(self._selected.values())
+        self.committed()  # none of them needs a reply or chase
+        if not (is_end and is_whole):
+            return None
         if not self._open.topics:
             # Every cancel is done: without this a start would read them again.
             self._replied_below |= {p: part.closed_mark for p, part in partitions.items()}
@@ -183,7 +183,7 @@ class CancelReplies:
                 share_bytes, left_bytes = share_bytes - size, left_bytes - size
                 if len(leaves):
                     leaving.append(_Leaving.of(rows, leaves))
-                if ready < (run[2] - run[1]) // RECORD_BYTES:
+                if ready < len(run):
                     break  # the rest of the run comes before the next one
         return leaving
 
@@ -196,13 +196,16 @@ class CancelReplies:
         self._replied_below |= self._given
         self._selected, self._given = {}, {}
 
-    def _rows_of(self, run: Run, rows_max: int, bytes_max: int) -> tuple[CancelRows, int]:
+    def _rows_of(self, run: CancelRun, rows_max: int, bytes_max: int) -> tuple[CancelRows, int]:
         """Returns the first rows of a run, at least one, and the bytes of their requests."""
-        log, (hour, first, end) = self._directory.cancels, run
-        end = min(end, first + rows_max * RECORD_BYTES)
-        sizes = np.cumsum(log.records(hour, first, end)["size_py"].astype(np.int64))
+        log, position = self._directory.cancels, run.position[:rows_max]
+        first = int(position[0])
+        records = log.records(run.hour, first, int(position[-1]) + RECORD_BYTES)
+        records = records[(position - first) // RECORD_BYTES]
+        sizes = np.cumsum(records["size_py"].astype(np.int64))
         count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
-        return log.read(hour, first, first + count * RECORD_BYTES), int(sizes[count - 1])
+        rows = log.read_requests(run.hour, records[:count], position[:count])
+        return rows, int(sizes[count - 1])
 
     def skip(self, commit: Commit, replied_below: Marks) -> None:
         """Skips, in a standby, the cancels that the owner has replied to or chased.

@@ -355,12 +355,12 @@ class Loop:
         return True
 
     def _reply(self) -> bool:
-        """Runs 5. of the module's head; returns whether a reply or chase left."""
+        """Runs 5. of the module's head; returns whether a reply or chase left, or more may."""
         if self._replies.is_done:
             return False
         replies = self._replies.next(self._progress(self.position).partitions)
         if replies is None:
-            return False
+            return not self._replies.is_done
         progress = self._progress(self.position, replies.replied_below)
         self._commits.commit(Prepared(replies.rows), progress, 0)
         self._replies.committed()

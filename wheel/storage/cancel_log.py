@@ -138,11 +138,19 @@ class CancelLog:
         Raises:
             CorruptFile: records or requests are damaged, or missing.
         """
-        records = self.records(hour, start, end)
+        position = np.arange(start, end, RECORD_BYTES)
+        return self.read_requests(hour, self.records(hour, start, end), position)
+
+    def read_requests(self, hour: int, records: Records, position: Int64) -> CancelRows:
+        """Reads the requests of these records; `position` is that of each.
+
+        Raises:
+            CorruptFile: requests are damaged, or missing.
+        """
         return CancelRows(
             level_of(records["magic"]),
             self.requests.read(hour, _as_appended(records)),
-            start + np.arange(len(records)) * RECORD_BYTES,
+            position,
             (records["magic"] >> CUT_AT_BITS).astype(np.int32),
         )
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.harness.cancel_world import REPLIES, CancelWorld, cancel, timer
+from tests.harness.cancel_world import (
+    REPLIES,
+    CancelWorld,
+    cancel,
+    count_messages_read,
+    timer,
+)
+from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.timer_rows import P0, timer_batch
 
 from duewheel.checkpoints.process_role import Role
@@ -106,3 +113,49 @@ def test_a_cut_takes_replies_away_only_once_it_is_accepted(make_world: MakeWorld
         found = replies.next(progress.partitions)
         assert found is not None
         assert sum(found.outcomes.values()) == count
+
+
+def append_in_turn(world: CancelWorld, topics: list[str], batches: int) -> None:
+    """One cancel of each topic in each batch, as ingest takes them."""
+    one = timer_batch([cancel(0, timer_id=b"b")] * len(topics))
+    one = replace(
+        one,
+        partitions=[(topic, 0) for topic in topics],
+        partition=np.arange(len(topics), dtype=np.int32),
+    )
+    for offset in range(batches):
+        offsets = np.full(len(topics), offset)
+        batch = replace(one, offset=offsets, origin_offset=offsets)
+        world.engine.append(batch, {(topic, 0): offset + 1 for topic in topics})
+
+
+def test_cancels_of_topics_that_take_turns_are_read_together(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read for each of them cost as much as for a thousand."""
+    world, topics, batches = make_world(), ["timers", "others", "third"], 60
+    append_in_turn(world, topics, batches)
+    read = count_messages_read(monkeypatch, "read")
+    world.at_slot(3)
+    assert len(world.answers()) == sum(read) == len(topics) * batches
+    assert len(read) == len(topics)
+
+
+def test_a_start_delivers_between_the_cancels_that_have_their_replies(
+    make_world: MakeWorld,
+) -> None:
+    """It passes all of the last hour: in one turn the shard would stand still for minutes."""
+    world = make_world(chunk_replies=10)
+    append_in_turn(world, ["timers", "others"], 30)
+    world.at_slot(3)
+    assert len(world.answers()) == 60
+    world.restart()
+    world.append(timer(30, 5))
+    world.clock.set(NOW_MS + 6 * PRECISION_MS)
+    assert world.shard.dequeue is not None
+    turns = []
+    while world.shard.dequeue.tick():
+        turns.append(len(world.sources()))
+    assert turns.count(0) < 4, "the timer leaves before all are passed"
+    assert turns.count(1) >= 4
+    assert len(world.answers()) == 60
