@@ -16,7 +16,7 @@ of copies matters. The publisher's thread owns the queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -51,6 +51,7 @@ _FETCH_BYTES = 1 << 20
 # The sender sends one batch of a partition at a time: more would exceed the deadline.
 BATCHES_AT_ONCE = 256
 READ_BYTES = 64 * 1024 * 1024  # that one transaction reads of the state topic
+RECORD_BYTES = 1024  # that a record counts for beside its value: decoding takes as long
 
 log = structlog.get_logger(__name__)
 
@@ -136,24 +137,23 @@ def taken_batches(
     """Takes the copies for open partitions from the records, within the bounds.
 
     `all_seen`: no open transaction hides records. Only then do missing copies count as lost;
-    otherwise the next transaction searches again.
+    otherwise the next transaction searches the rest.
     """
     held = progress.held
     left = {partition: held[partition] for partition in free}
-    parts, moved_keys, size, read = list[Part](), list[bytes](), 0, 0
+    parts, moved_keys, size, read, start = list[Part](), list[bytes](), 0, 0, 0
     for record in records:
-        key, value = record.key or b"", record.value
-        read += len(value or b"")
         if read > READ_BYTES:
-            left = {partition: _above(of, record.offset) for partition, of in left.items()}
             break
+        key, value, start = record.key or b"", record.value, record.offset + 1
+        read += len(value or b"") + RECORD_BYTES
         partition = partition_of(key)
         if partition not in left or value is None or record.offset < left[partition].start_offset:
             continue  # moved already, and not compacted yet: moving it again would deliver twice
         batch = _batch(partition, value, progress)
         parts.append(Part(*partition, batch, None, is_whole=True))
         moved_keys.append(key)
-        left[partition] = Held(record.offset + 1, left[partition].copies - batch.count)
+        left[partition] = replace(left[partition], copies=left[partition].copies - batch.count)
         if left[partition].copies <= 0:
             del left[partition]
         size += len(batch.body)
@@ -164,6 +164,8 @@ def taken_batches(
             text = "copies are lost: the state topic has lost their records"
             log.error(text, copies=named(left))
             left.clear()
+    # Only open partitions: the copies of closed ones were read, but not moved.
+    left = {partition: _above(of, start) for partition, of in left.items()}
     stay = {partition: of for partition, of in held.items() if partition not in free}
     deletions = [several(moved_keys, None)] if moved_keys else []
     return Moved(parts, deletions, stay | left)
@@ -203,7 +205,7 @@ def _of_first_copy(partition: TopicPartition, headers: Sequence[Header]) -> list
 
 def _above(held: Held, offset: int) -> Held:
     """None of these copies is below the offset: the next transaction reads from there."""
-    return Held(max(held.start_offset, offset), held.copies)
+    return replace(held, start_offset=max(held.start_offset, offset))
 
 
 @dataclass(frozen=True, slots=True)

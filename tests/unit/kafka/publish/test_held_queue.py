@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from duewheel.checkpoints.reshard_records import reassigned, unsealed
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka.publish.held_queue import (
     READ_BYTES,
+    RECORD_BYTES,
     Bounds,
     as_first_copies,
     closed_to_copies,
@@ -69,6 +70,7 @@ class StateTopic:
         self.bounds = Bounds.beside([], 100)
         self.records: list[Any] = [SimpleNamespace(key=b"shard-0", value=b"progress", offset=0)]
         self.held: Mapping[TopicPartition, Held] = {}
+        self.read = 0  # records, by all moves
 
     def keep(self, *parts: Part, closed: set[TopicPartition]) -> list[Part]:
         topic_ids = {place[0]: OLD_ID for place in (P0, P1)}
@@ -83,13 +85,18 @@ class StateTopic:
     ) -> list[bytes]:
         there = self.held.keys() & set(free)
         start = min((self.held[place].start_offset for place in there), default=0)
-        records = [record for record in self.records if record.offset >= start]
+        records = self._counted(start)
         progress = replace(progress_with(self.held), topic_ids={P0[0]: topic_id})
         found = taken_batches(records, progress, there, self.bounds, all_seen=all_seen)
         for record in found.deletions:
             self._append(record)
         self.held = found.held
         return [bytes(part.batch.body) for part in found.parts]
+
+    def _counted(self, start: int) -> Iterator[Any]:
+        for record in [record for record in self.records if record.offset >= start]:
+            self.read += 1
+            yield record
 
     def _append(self, record: Batch) -> None:
         for read in DefaultRecordBatch(seal(record.body, record.count, timestamp_ms=1)):
@@ -161,6 +168,42 @@ def test_no_more_batches_are_moved_at_once_than_is_said() -> None:
     assert {place: of.copies for place, of in topic.held.items()} == {P0: 2, P1: 2}
 
 
+@pytest.mark.parametrize("count", [200, 400])
+def test_a_copy_far_behind_the_first_lets_no_record_be_read_again(count: int) -> None:
+    topic = StateTopic()
+    topic.bounds = Bounds.beside([], 10)
+    texts = [b"%d" % number for number in range(count)]
+    topic.keep(part(P1, b"first"), *(part(P0, text) for text in texts), closed={P0, P1})
+    topic.keep(part(P1, b"last"), closed={P0, P1})
+    moved = []
+    while topic.held:
+        moved += topic.move(P0, P1)
+    assert moved == [b"first", *texts, b"last"]
+    assert topic.read == count + 2
+
+
+def test_copies_of_a_closed_partition_are_not_passed_over_by_moves_of_others() -> None:
+    topic = StateTopic()
+    topic.bounds = Bounds.beside([], 1)
+    for number in b"1", b"2", b"3":
+        topic.keep(part(P0, number), part(P1, b"closed " + number), closed={P0, P1})
+    assert topic.move(P0) + topic.move(P0) == [b"1", b"2"]
+    assert topic.held == {P0: Held(4, 1), P1: Held(1, 3)}
+    moved = [topic.move(P0, P1) for _ in range(4)]
+    assert moved == [[b"closed 1"], [b"closed 2"], [b"3"], [b"closed 3"]]
+    assert topic.held == {}
+
+
+def test_an_open_transaction_that_hides_copies_lets_no_record_be_read_again() -> None:
+    topic = StateTopic()
+    topic.keep(part(P0, b"1"), part(P1, b"x"), part(P0, b"2"), closed={P0, P1})
+    hidden = topic.records.pop()
+    assert topic.move(P0, all_seen=False) == [b"1"]
+    assert topic.held == {P0: Held(hidden.offset, 1), P1: Held(1, 1)}
+    topic.records[-1:] = [hidden]
+    assert topic.move(P0) == [b"2"]
+
+
 def test_what_lies_far_from_the_first_copy_is_read_by_later_transactions() -> None:
     topic = StateTopic()
     topic.keep(part(P0, b"1"), closed={P0})
@@ -168,8 +211,19 @@ def test_what_lies_far_from_the_first_copy_is_read_by_later_transactions() -> No
         row = SimpleNamespace(key=b"of others", value=bytes(READ_BYTES), offset=topic.end)
         topic.records.append(row)
     topic.keep(part(P0, b"2"), closed={P0})
-    read = [topic.move(P0) for _ in range(5)]
-    assert read == [[b"1"], [], [], [], [b"2"]]
+    read = [topic.move(P0) for _ in range(4)]
+    assert read == [[b"1"], [], [], [b"2"]]
+    assert topic.held == {}
+
+
+def test_many_tombstones_are_read_by_several_transactions() -> None:
+    topic = StateTopic()
+    topic.keep(part(P0, b"1"), closed={P0})
+    for _ in range(2 * READ_BYTES // RECORD_BYTES):
+        topic.records.append(SimpleNamespace(key=b"moved", value=None, offset=topic.end))
+    topic.keep(part(P0, b"2"), closed={P0})
+    read = [topic.move(P0) for _ in range(3)]
+    assert read == [[b"1"], [], [b"2"]]
     assert topic.held == {}
 
 
