@@ -200,8 +200,7 @@ class CancelLookup:
         """
         whole, topic = wanted.whole, wanted.topic[np.isin(wanted.hashes, wanted.whole)]
         unread = WantedTimers(whole, topic, np.zeros_like(whole), _NONE, _NONE, _NONE, _NONE)
-        self._index.add_all(commit)
-        is_whole = False
+        is_whole = not self._index.add_all(commit)
         while not is_whole:
             looked_up = self._index.find(unread, commit)
             self._in_log(looked_up, unread, groups, commit)

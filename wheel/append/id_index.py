@@ -26,7 +26,8 @@ cancels of other topics a bounded number of messages per batch. Two exceptions: 
 of its live records (`whole`), or the newest three in any case (`newest`).
 
 A scan reads 50 to 100 million records a second. To it every record is live, and a lookup forgets
-which of these it has noted or settled. Without room on the disk all records are scanned.
+which of these it has noted or settled. Without room on the disk all records are scanned, and those
+of the wanted ids are in memory for the lookup, 24 bytes each.
 
 Not thread-safe.
 """
@@ -134,15 +135,18 @@ class IdIndex:
         except OSError as error:
             log.warning("no room for the index of ids: logs are scanned", reason=str(error))
             self.close()
-            found = (address for _, address in self._scan(wanted.hashes, commit))
-            positions = self._by_hour(np.concatenate([_NONE, *found]))
-            return LookedUp(positions, _NONE, _NONE, _NONE)
+            scan = self._scan(wanted.hashes, commit)
+            runs = [self._run(*found, in_memory=True) for found in scan]
         return self._find(wanted, runs)
 
-    def add_all(self, commit: Commit) -> None:
-        """Adds all records, for lookups that are repeated until nothing is left to note."""
+    def add_all(self, commit: Commit) -> bool:
+        """Adds all records, for lookups that are repeated until nothing is left to note. Returns
+        False without room for them: a scan forgets what it notes, so there would be no end.
+        """
         with suppress(OSError):  # `find` says so
             self._add_new(commit, whole=True)
+            return True
+        return False
 
     def _find(self, wanted: WantedTimers, runs: list[Run]) -> LookedUp:
         hashes, topic = wanted.hashes, wanted.topic
@@ -257,9 +261,10 @@ class IdIndex:
             if len(rows):
                 yield hash_of, _addresses(hour, first, records)[rows]
 
-    def _run(self, hashes: Int64, addresses: Int64) -> Run:
+    def _run(self, hashes: Int64, addresses: Int64, *, in_memory: bool = False) -> Run:
         order = np.argsort(hashes, kind="stable")
-        run = Run(self._directory.fs, self._directory.path, len(order))
+        directory = self._directory
+        run = Run(directory.fs, directory.path, len(order), in_memory=in_memory)
         run.put_new(hashes[order], addresses[order])
         return run
 

@@ -33,14 +33,16 @@ _ROW_BYTES = 24
 class Run:
     """Rows in the order of their keys."""
 
-    def __init__(self, fs: FileSystem, folder: Path, rows_max: int) -> None:
-        """Makes room for `rows_max` rows; a large run is a file in `folder`.
+    def __init__(
+        self, fs: FileSystem, folder: Path, rows_max: int, *, in_memory: bool = False
+    ) -> None:
+        """Makes room for `rows_max` rows; a large run is a file in `folder`, unless `in_memory`.
 
         Raises:
             OSError: the disk has no room for it.
         """
         size = _ROW_BYTES * rows_max
-        if rows_max < _IN_MEMORY_ROWS:
+        if in_memory or rows_max < _IN_MEMORY_ROWS:
             columns = np.empty(3 * rows_max, np.int64)
         else:
             fd = fs.open_unnamed(folder)

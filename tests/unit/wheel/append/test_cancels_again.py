@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from duewheel.checkpoints.process_role import Role
 from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_OFFSET
+from duewheel.wheel.append import id_runs
+from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -131,6 +134,30 @@ def test_a_standby_reads_each_timer_of_an_id_once(
     assert len(set(outcomes(standby.directory))) == 1
     standby.kill()
     recovering.kill()
+
+
+def test_without_room_for_the_index_a_cancel_is_read_again_to_an_end(
+    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan forgets which timers were read: parts of an id would be read for ever."""
+    world = make_world()
+    rows = [timer(offset, 50) for offset in range(30)]
+    world.append(*rows, cancel(30, named=7))
+    world.at_slot(5)
+    world.lose_files(tmp_path / "other", {P0: 0, P1: 0})
+    world.shard.kill(Role.INGEST)
+    world.shard.cancel_limits = CancelLimits(rows_max=10)
+    world.shard.start_ingest()
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(id_runs, "_IN_MEMORY_ROWS", 0)
+    monkeypatch.setattr(type(HOST_FS), "open_unnamed", full)
+    world.append(*rows)
+    world.append(cancel(30, named=7))
+    world.at_slot(60)
+    assert world.sources() == [f"timers-0@{n}" for n in range(30) if n != 7]
 
 
 def outcomes(directory: DataDirectory) -> Iterator[int]:

@@ -264,6 +264,11 @@ def test_without_room_for_it_logs_are_scanned(
     host.writes_left = 0
     known = hashes_in(directory)
     assert found(IdIndex(directory), known, directory) == by_reading(known, directory)
+    limited = IdIndex(directory, rows_max=20)
+    for _ in range(2):  # each batch with a cancel would read all messages of its id
+        result = limited.find(wanted(known), directory.state.commit())
+        assert len(places(result)) == 20
+        assert 0 < len(result.left) < len(known)
 
 
 def test_hours_that_are_unlinked_are_passed_over(world: CancelWorld) -> None:
