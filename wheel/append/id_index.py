@@ -141,7 +141,7 @@ class IdIndex:
 
     def add_all(self, commit: Commit) -> bool:
         """Adds all records, for lookups that are repeated until nothing is left to note. Returns
-        False without room for them: a scan forgets what it notes, so there would be no end.
+        False without room for them: a scan forgets its notes, so there would be no end.
         """
         with suppress(OSError):  # `find` says so
             self._add_new(commit, whole=True)
