@@ -47,10 +47,11 @@ from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.inspect.snapshot import Snapshot
 from duewheel.wheel.publisher_protocol import Publisher
 from duewheel.wheel.recovery.kept_files import decide
-from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, slots_in
+from duewheel.wheel.storage.byte_layouts import PREFIX, RECORD_BYTES, slots_in
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.message_store import Prefixes
+from duewheel.wheel.storage.message_store import Prefixes, split_by_limits
 from duewheel.wheel.storage.runs import Runs
+from duewheel.wheel.storage.timer_log import Records
 
 DELETED, RECREATED, CUT_SHORT = "deleted", "recreated", "cut short"
 _NEVER = np.iinfo(np.int64).max
@@ -211,7 +212,7 @@ def _require_none_behind(directory: DataDirectory, cuts: Marks) -> None:
     for hour, log_bytes in snapshot.log_bytes.items():
         for _, slot, records in directory.blocks(hour, 0, log_bytes):
             rows = np.flatnonzero(slot > snapshot.delivered_slot)
-            prefix = directory.messages.read(hour, records[rows]).prefix
+            prefix = _prefixes(directory, hour, records[rows])
             behind = prefix["source_offset"] >= _ends(directory, prefix, cuts)
             count += int(behind.sum())
             last = max(last, int(slot[rows][behind].max(initial=0)))
@@ -238,7 +239,7 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
         records = view.take(rows["position"].astype(np.int64) // RECORD_BYTES)
         slot = slots_in(records, precision_ms)
         for block in np.array_split(np.arange(len(rows)), len(rows) // 10_000 + 1):
-            prefix = directory.messages.read(hour, records[block]).prefix
+            prefix = _prefixes(directory, hour, records[block])
             behind = rows["offset"][block] >= _ends(directory, prefix, cuts)
             behind &= slot[block] > snapshot.delivered_slot
             count += int(behind.sum())
@@ -269,6 +270,12 @@ def _cut_off_cancels(
             cut_at = np.where(in_force, rows.cut_at, cut_at)
             changed = cut_at != rows.cut_at
             directory.cancels.cut(hour, rows.position[changed], cut_at[changed])
+
+
+def _prefixes(directory: DataDirectory, hour: int, records: Records) -> Prefixes:
+    """Reads the prefixes of messages, which are verified, a bounded number of them at once."""
+    blocks = [directory.messages.read_ids(hour, each)[0] for each in split_by_limits(records)]
+    return np.concatenate([np.empty(0, PREFIX), *blocks])
 
 
 def _ends(directory: DataDirectory, prefix: Prefixes, cuts: Marks) -> Int64:

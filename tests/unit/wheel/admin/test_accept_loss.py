@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.harness.cancel_world import count_messages_read
 from tests.harness.killed import Killed, die
 from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.reconfiguring import alone
@@ -33,6 +35,7 @@ from duewheel.wheel.admin.accept_loss import KafkaTopics, Loss, accept, losses
 from duewheel.wheel.recovery.first_offsets import first_marks
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory
+from duewheel.wheel.storage.message_store import split_by_limits
 
 P: TopicPartition = (TIMER_TOPIC, 0)
 Q: TopicPartition = (TIMER_TOPIC, 1)
@@ -182,6 +185,20 @@ def test_a_partition_that_was_cut_short_goes_on_at_its_end(shop: Shop) -> None:
         shop.at_slot(60, ticks=1)
         shop.reopen()
     shop.finish()
+
+
+def test_a_look_behind_a_cut_reads_a_bounded_number_of_messages_at_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all of an hour in memory the command would be killed at each try."""
+    with_timers(shop)
+    cut(shop, 3)
+    pairs = partial(split_by_limits, records_max=2)
+    monkeypatch.setattr("duewheel.wheel.admin.accept_loss.split_by_limits", pairs)
+    read = [count_messages_read(monkeypatch, method) for method in ("read", "read_ids")]
+    with pytest.raises(RecoveryRefused, match=r"2 timers are pending from behind the cut"):
+        shop.accept(P)
+    assert read[0] == [] and max(read[1]) == 2 < sum(read[1])
 
 
 def cut(shop: Shop, end: int) -> None:
