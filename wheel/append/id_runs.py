@@ -119,7 +119,9 @@ class Run:
 
 
 def merged(older: Run, newer: Run) -> Iterator[Int64]:
-    """Yields the rows of both runs in the order of their keys, a bounded number at once."""
+    """Yields the rows of both runs in the order of their keys, a bounded number at once. Of one key
+    the rows of the older run come first: the last ones are the newest.
+    """
     at, ends = [0, 0], [len(older), len(newer)]
     while at != ends:
         parts = [
@@ -136,6 +138,10 @@ def merged(older: Run, newer: Run) -> Iterator[Int64]:
             int(np.searchsorted(part[_KEY], min(lasts), "right")) if lasts else part.shape[1]
             for part in parts
         ]
+        older_rows = parts[0][_KEY]
+        if lasts and at[0] + len(older_rows) < ends[0] and older_rows[-1] == min(lasts):
+            # More rows of this key may follow in the older run.
+            counts[1] = int(np.searchsorted(parts[1][_KEY], min(lasts), "left"))
         rows = np.concatenate(
             [part[:, :count] for part, count in zip(parts, counts, strict=True)], axis=1
         )

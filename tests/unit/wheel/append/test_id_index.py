@@ -13,12 +13,13 @@ from tests.harness.manual_host import ManualHost
 from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.checkpoints.cancel_bounds import EVERY_OFFSET
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.process_role import Role
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.append import id_index, id_runs
 from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.append.id_index import IdIndex, LookedUp, WantedTimers
-from duewheel.wheel.append.id_runs import CANCELLED, DELIVERED
+from duewheel.wheel.append.id_runs import ADDRESS, CANCELLED, DELIVERED, Run
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, lookup_hash_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -269,6 +270,22 @@ def test_without_room_for_it_logs_are_scanned(
         result = limited.find(wanted(known), directory.state.commit())
         assert len(places(result)) == 20
         assert 0 < len(result.left) < len(known)
+
+
+@pytest.mark.parametrize("older_count", [5, 8, 13])
+def test_a_merge_keeps_the_newest_rows_of_an_id_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older_count: int
+) -> None:
+    """Also of an id with more rows than are merged at once."""
+    set_bounds(monkeypatch, rows_at_once=4)
+    older, newer = (Run(HOST_FS, tmp_path, 40) for _ in range(2))
+    older.put_new(np.repeat([1, 2, 3], [2, older_count, 3]), np.arange(older_count + 5))
+    newer.put_new(np.repeat([1, 2, 4], [1, 9, 2]), 100 + np.arange(12))
+    rows = np.concatenate(list(id_runs.merged(older, newer)), axis=1)
+    keys, addresses = rows[0], rows[ADDRESS]
+    assert (np.diff(keys) >= 0).all()
+    assert all((np.diff(addresses[keys == key]) > 0).all() for key in np.unique(keys))
+    assert rows.shape[1] == older_count + 5 + 12
 
 
 def test_hours_that_are_unlinked_are_passed_over(world: CancelWorld) -> None:
