@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from tests.harness.application import Application
 from tests.harness.killed import Killed, die
-from tests.harness.launcher import objects
+from tests.harness.launcher import objects, wait_until
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.timer_shard import TimerShard
 
@@ -18,7 +19,7 @@ from duewheel import factory
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import NOBODY, PartitionProgress, Progress
 from duewheel.checkpoints.reshard_records import sealed
-from duewheel.config.settings import load
+from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, Fenced, PublishDoubt, Reassigned, RecoveryRefused
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.topics.admin import KafkaAdmin
@@ -91,20 +92,28 @@ def test_outdated_files_are_not_to_be_changed_from(application: Application) -> 
     application.begin()
     settings, shard = application.of(0, 1), application.local(0, 1)
     shard.start_dequeue(take_over=True)
-    require_present_files(settings)
+    wait_until(lambda: is_present(settings), "the progress is not visible")
     shard.kill(Role.DEQUEUE)
     elsewhere = load(application.config, {"storage": {"data_dir": str(application.path / "new")}})
     other = application.local(0, 1, elsewhere)
     other.start_dequeue(take_over=True)
     owner = other.directory(Role.DEQUEUE).state.uuid
+    wait_until(lambda: is_present(elsewhere), "the progress is not visible")
     with pytest.raises(Fenced, match=f"the data directory {owner} has taken shard 0 over"):
         require_present_files(settings)
-    require_present_files(elsewhere)
     other.kill(Role.DEQUEUE)
     application.reshard(2)
     for each in (settings, elsewhere):
         with pytest.raises(Reassigned, match="the next start of shard 0 of 2 replaces them"):
             require_present_files(each)
+
+
+def is_present(settings: Settings) -> bool:
+    """Readers see a transaction once its end is in the log of the partition, not at once."""
+    with suppress(Fenced):
+        require_present_files(settings)
+        return True
+    return False
 
 
 def killed_at(
