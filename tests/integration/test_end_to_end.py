@@ -30,6 +30,7 @@ from tests.harness.whole_shard import (
     schedule,
 )
 
+from duewheel.checkpoints.file_lock import ENGINE_LOCK, lock_is_held
 from duewheel.checkpoints.state_file import State
 from duewheel.client import Answer, Cancel, DelayProducer, Rescheduled, Timer
 from duewheel.errors import Locked
@@ -96,7 +97,7 @@ def test_what_is_enqueued_fires_on_time_while_ingest_is_away(served: WholeShard)
     producer.flush(timeout=30)
     shard.wait(lambda: bool(shard.status()["pending"] == 100))
     ingest = shard.status()["ingest"]["pid"]
-    os.kill(ingest, signal.SIGSTOP)
+    stop_outside_its_lock(shard, ingest)
     try:
         producer.send(shard.timers, b"not enqueued", headers=instant).get(timeout=30)
         producer.close()
@@ -107,6 +108,15 @@ def test_what_is_enqueued_fires_on_time_while_ingest_is_away(served: WholeShard)
     shard.wait(lambda: b"not enqueued" in shard.arrivals.first)
     assert set(shard.arrivals.count.values()) == {1}
     assert all(seen_ms >= due_ms for *_, seen_ms in shard.arrivals.first.values())
+
+
+def stop_outside_its_lock(shard: WholeShard, pid: int) -> None:
+    """A process that stands still with engine.lock is killed after five seconds."""
+    os.kill(pid, signal.SIGSTOP)
+    while lock_is_held(shard.settings.storage.data_dir / ENGINE_LOCK):
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.05)
+        os.kill(pid, signal.SIGSTOP)
 
 
 @pytest.mark.timeout(600)

@@ -68,16 +68,16 @@ def by_commands(shard: WholeShard) -> None:
         return objects(shard.config, "schedule", "list")[1]
 
     def listed(name: str) -> dict[str, Any]:
-        # Between a seed's slot and the ingest of its first copy it is pending nowhere.
+        # Between a seed's slot and the ingest of its first copy it is pending nowhere; a copy that
+        # was in flight when it was replaced is pending until its chase.
         found = list[dict[str, Any]]()
 
         def look() -> bool:
             found[:] = [row for row in rows() if row["name"] == name]
-            return bool(found)
+            return len(found) == 1
 
         shard.wait(look)
-        (row,) = found
-        return row
+        return found[0]
 
     message = ("--target", shard.target, "--value", "v", "--key", "k")
     made = schedule("set", "often", "--every", "2s", *message, "--output", "json")
