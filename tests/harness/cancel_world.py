@@ -11,7 +11,9 @@ import pytest
 from tests.harness.local_world import NOW_MS, PRECISION_MS, LocalWorld, ring
 from tests.harness.timer_rows import P0, TimerRow, answer_value, chases_in
 
+from duewheel.checkpoints.process_role import Role
 from duewheel.schemas.batches import ANY_OFFSET, TopicPartition
+from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.storage.message_store import MessageStore
 from duewheel.wheel.storage.timer_log import Records
 
@@ -36,6 +38,12 @@ class CancelWorld(LocalWorld):
         self.shard = self.beside(path)
         self.shard.offsets_at = lambda _: dict(reads_from)
         self.shard.start_dequeue(take_over=True)
+        self.shard.start_ingest()
+
+    def limit_lookups(self, **limits: int) -> None:
+        """Restarts ingest, with other fields of CancelLimits."""
+        self.shard.kill(Role.INGEST)
+        self.shard.cancel_limits = CancelLimits(**limits)
         self.shard.start_ingest()
 
     def answers(self) -> list[tuple[str, str]]:

@@ -11,7 +11,6 @@ from tests.harness.cancel_world import CancelWorld, cancel, count_messages_read,
 from tests.harness.timer_rows import P0, P1, timer_batch
 
 from duewheel.checkpoints.process_role import Role
-from duewheel.wheel.append.cancel_lookup import CancelLimits
 
 
 def chased(world: CancelWorld, offset: int, slots: range) -> int:
@@ -33,9 +32,7 @@ def test_a_repeated_cancel_reads_few_messages_of_an_id_with_many_timers(
 ) -> None:
     """Each batch would read all of them again, and the batches have everybody's messages."""
     world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(settled_max=5, settled_ms=0)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
+    world.limit_lookups(settled_max=5, settled_ms=0)
     world.append(*(timer(offset, 5 if delivered else 50) for offset in range(500)))
     world.at_slot(7 if delivered else 2)
     read = count_messages_read(monkeypatch)
@@ -49,9 +46,7 @@ def test_a_repeated_cancel_reads_few_messages_of_an_id_with_many_timers(
 
 def test_all_timers_of_an_id_are_cancelled_though_a_batch_looks_at_few(tmp_path: Path) -> None:
     world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(rows_max=10)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
+    world.limit_lookups(rows_max=10)
     world.append(*(timer(offset, 60) for offset in range(35)), timer(0, 60, partition=1))
     world.append(cancel(35), cancel(1, partition=1))
     met = chased(world, 36, range(1, 20))
@@ -72,9 +67,7 @@ def test_chases_of_an_id_end_though_its_pending_timers_match_none(
 ) -> None:
     """A producer could have the shard write chases for as long as these timers are pending."""
     world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(rows_max=10)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
+    world.limit_lookups(rows_max=10)
     world.append(*(timer(offset, 60) for offset in range(35)))
     world.append(cancel(35, named=1_000) if named else cancel(35))
     world.append(*(timer(offset, 60) for offset in range(36, 76)))
@@ -89,9 +82,7 @@ def test_copies_of_one_timer_do_not_fill_the_lookups_of_its_id(
     tmp_path: Path, pending: bool
 ) -> None:
     world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(rows_max=10, settled_ms=0)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
+    world.limit_lookups(rows_max=10, settled_ms=0)
     for offset in range(30):
         world.append(timer(offset, 60 if pending and offset == 29 else offset + 2, origin=0))
         world.at_slot(offset + 1)

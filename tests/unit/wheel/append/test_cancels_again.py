@@ -23,7 +23,6 @@ from duewheel.runtime.checkpointer import DurableCheckpoints
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import ANY_OFFSET
 from duewheel.wheel.append import id_runs
-from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.cancel_log import CHASE, CHASE_FOUND
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -145,9 +144,7 @@ def test_without_room_for_the_index_a_cancel_is_read_again_to_an_end(
     world.append(*rows, cancel(30, named=7))
     world.at_slot(5)
     world.lose_files(tmp_path / "other", {P0: 0, P1: 0})
-    world.shard.kill(Role.INGEST)
-    world.shard.cancel_limits = CancelLimits(rows_max=10)
-    world.shard.start_ingest()
+    world.limit_lookups(rows_max=10)
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "no room")

@@ -17,7 +17,6 @@ from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.process_role import Role
 from duewheel.schemas.arrays import Int64
 from duewheel.wheel.append import id_index, id_runs
-from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.append.id_index import IdIndex, LookedUp, WantedTimers
 from duewheel.wheel.append.id_runs import ADDRESS, CANCELLED, DELIVERED, Run
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES, lookup_hash_of
@@ -303,9 +302,7 @@ def test_hours_that_are_unlinked_are_passed_over(world: CancelWorld) -> None:
 def test_of_an_id_with_many_timers_an_older_one_is_found(tmp_path: Path, named: bool) -> None:
     """Of such an id the index forgets what no new cancel depends on: a chase may, and a handle."""
     world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(settled_from=2, settled_ms=0)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
+    world.limit_lookups(settled_from=2, settled_ms=0)
     world.append(timer(0, 2))
     world.at_slot(4)
     world.append(timer(1, 50), cancel(2))
@@ -325,9 +322,7 @@ def test_of_an_id_with_many_timers_an_older_one_is_found(tmp_path: Path, named: 
 def test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled(tmp_path: Path) -> None:
     """A cancel that is sent again has the same reply; older timers do not matter."""
     world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(settled_from=2, settled_ms=0)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
+    world.limit_lookups(settled_from=2, settled_ms=0)
     world.append(timer(0, 50), cancel(1))
     world.append(timer(2, 51), cancel(3))
     for offset in range(4, 8):
@@ -339,9 +334,7 @@ def test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled(tmp_path: Pat
 def test_a_timer_is_reached_below_many_that_its_cancel_does_not_match(tmp_path: Path) -> None:
     """The newest timers of the id stay: a lookup of these alone would never reach it."""
     world = CancelWorld(tmp_path / "data")
-    world.shard.cancel_limits = CancelLimits(rows_max=10)
-    world.shard.kill(Role.INGEST)
-    world.shard.start_ingest()
+    world.limit_lookups(rows_max=10)
     world.append(*(timer(offset, 60) for offset in range(35)))
     for offset in range(35, 75):  # in the shard each would be a chase of the first one
         world.append(cancel(offset, named=3))

@@ -11,7 +11,6 @@ from tests.harness.local_world import NOW_MS, PRECISION_MS
 from tests.harness.timer_rows import P0, P1, TimerRow
 
 from duewheel.checkpoints.process_role import Role
-from duewheel.wheel.append.cancel_lookup import CancelLimits
 from duewheel.wheel.storage.full_check import check
 
 
@@ -135,9 +134,7 @@ def test_a_timer_that_is_read_again_reads_few_messages_of_an_id_with_many(
         world.append(*rows)
     world.at_slot(5)
     world.lose_files(tmp_path / "other", {P0: 0, P1: 0})
-    world.shard.kill(Role.INGEST)
-    world.shard.cancel_limits = CancelLimits(rows_max=rows_max)
-    world.shard.start_ingest()
+    world.limit_lookups(rows_max=rows_max)
     world.append(*pending, *others)
     read = count_messages_read(monkeypatch)
     for turn, rows in enumerate(batches):
@@ -161,9 +158,7 @@ def test_a_batch_without_the_header_looks_nothing_up(
 def test_a_batch_with_many_ids_overlooks_no_pending_timer(tmp_path: Path) -> None:
     """Timers of the windows before, which have left, would take the bounded number of messages."""
     world = CancelWorld(tmp_path / "data")
-    world.shard.kill(Role.INGEST)
-    world.shard.cancel_limits = CancelLimits(rows_max=60, settled_ms=0)
-    world.shard.start_ingest()
+    world.limit_lookups(rows_max=60, settled_ms=0)
     ids, windows = [b"device %d" % n for n in range(40)], 5
     for window in range(windows):
         for turn in range(2):
