@@ -238,12 +238,10 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
         view = directory.log.view(hour, log_bytes)
         records = view.take(rows["position"].astype(np.int64) // RECORD_BYTES)
         slot = slots_in(records, precision_ms)
-        for block in np.array_split(np.arange(len(rows)), len(rows) // 10_000 + 1):
-            prefix = _prefixes(directory, hour, records[block])
-            behind = rows["offset"][block] >= _ends(directory, prefix, cuts)
-            behind &= slot[block] > snapshot.delivered_slot
-            count += int(behind.sum())
-            last = max(last, int(slot[block][behind].max(initial=0)))
+        behind = rows["offset"] >= _ends(directory, _prefixes(directory, hour, records), cuts)
+        behind &= slot > snapshot.delivered_slot
+        count += int(behind.sum())
+        last = max(last, int(slot[behind].max(initial=0)))
     if count:
         until = np.datetime64(last * precision_ms, "ms")
         raise RecoveryRefused(

@@ -129,17 +129,15 @@ def merged(older: Run, newer: Run) -> Iterator[Int64]:
             for run, first in zip((older, newer), at, strict=True)
         ]
         # Rows above the lower of both last keys may follow rows that are not in these parts.
-        lasts = [
-            part[_KEY, -1]
-            for part, first, end in zip(parts, at, ends, strict=True)
-            if first + part.shape[1] < end
+        has_more = [
+            first + part.shape[1] < end for part, first, end in zip(parts, at, ends, strict=True)
         ]
+        lasts = [part[_KEY, -1] for part, more in zip(parts, has_more, strict=True) if more]
         counts = [
             int(np.searchsorted(part[_KEY], min(lasts), "right")) if lasts else part.shape[1]
             for part in parts
         ]
-        older_rows = parts[0][_KEY]
-        if lasts and at[0] + len(older_rows) < ends[0] and older_rows[-1] == min(lasts):
+        if has_more[0] and parts[0][_KEY, -1] == min(lasts):
             # More rows of this key may follow in the older run.
             counts[1] = int(np.searchsorted(parts[1][_KEY], min(lasts), "left"))
         rows = np.concatenate(

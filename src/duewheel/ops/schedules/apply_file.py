@@ -25,15 +25,10 @@ from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.schedules.changes import await_taken, partition_of, write_record
-from duewheel.ops.schedules.listing import (
-    READ_PAUSES_S,
-    find_schedules,
-    pending_copies,
-)
+from duewheel.ops.schedules.listing import READ_PAUSES_S, copies_of, find_schedules
 from duewheel.ops.schedules.read_before_change import LogEnds, await_read, files_to_change
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested, without_messages
 from duewheel.schemas import header_names as names
-from duewheel.schemas.topic_scope import TopicScope
 from duewheel.wheel.inspect.listing import PendingTimer
 
 _FIELDS = frozenset(NewSchedule.model_fields)
@@ -220,14 +215,11 @@ def _removed(settings: Settings, wanted: Mapping[str, str], ends: LogEnds) -> It
     """Yields the stops of schedules that the file lacks, in the timer topics that it names; looks
     again for those that are on their way.
     """
-    if not wanted:
-        return
-    topics = TopicScope(tuple(sorted(set(wanted.values()))))
     found = dict[tuple[object, ...], ScheduleRecord]()
     for pause_s in (0.0, *READ_PAUSES_S):
         time.sleep(pause_s)
         with files_to_change(settings, ends) as directory:
-            copies = pending_copies(directory, scope=topics)
+            copies = copies_of(directory, wanted.values())
             for each in chain.from_iterable(map(without_messages, copies)):
                 found[each.timer_topic, each.name, each.partition] = each
     for record in found.values():

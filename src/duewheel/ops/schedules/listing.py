@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import TypeVar
@@ -54,14 +54,14 @@ def list_schedules(
         CorruptFile: a pending timer is damaged.
     """
     topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
-    if topic is not None and topic in scope:
-        scope = TopicScope((topic,))
     rows, now_ms = list[ScheduleSummary](), clock.now_ms()
     with open_files(settings) as directory:
         of_shard = shard_fields(settings, directory)
-        for part in pending_copies(directory, scope=scope):
-            if topic is not None:
-                part = [timer for timer in part if source_of(timer)[0] == topic]
+        if topic is None:
+            copies = pending_copies(directory, scope=scope)
+        else:
+            copies = copies_of(directory, [topic] if topic in scope else [])
+        for part in copies:
             timers = part[: limit + 1 - len(rows)]
             records = without_messages(timers)
             rows += [r.summary(now_ms, timer) for r, timer in zip(records, timers, strict=True)]
@@ -155,9 +155,8 @@ def _matching(directory: DataDirectory, wanted: Mapping[str, str]) -> dict[str, 
     anyone may have the same names, any number of times.
     """
     only = _id_of(next(iter(wanted))) if len(wanted) == 1 else None
-    scope = TopicScope(tuple(sorted(set(wanted.values()))))
     found = dict[str, PendingTimer]()
-    for timer in chain.from_iterable(pending_copies(directory, only, scope) if wanted else ()):
+    for timer in chain.from_iterable(copies_of(directory, wanted.values(), only)):
         name = timer.id.decode(errors="surrogateescape")
         topic, partition, offset = source_of(timer)
         if wanted.get(name) != topic:
@@ -181,6 +180,14 @@ def _with_schedule(directory: DataDirectory, name: str) -> set[str]:
 
 def _id_of(name: str) -> bytes:
     return name.encode(errors="surrogateescape")
+
+
+def copies_of(
+    directory: DataDirectory, topics: Iterable[str], timer_id: bytes | None = None
+) -> Iterator[list[PendingTimer]]:
+    """Yields as `pending_copies` those of the named timer topics, none without a name."""
+    if names := tuple(sorted(set(topics))):
+        yield from pending_copies(directory, timer_id, TopicScope(names))
 
 
 def pending_copies(
