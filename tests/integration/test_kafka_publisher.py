@@ -438,7 +438,7 @@ def test_a_transaction_that_runs_out_of_time_says_so_and_the_next_has_no_more(
     wait_until(lambda: bool(publisher.log_ends([(names.target, 0)])), "no log")
     for slot in range(1, 4):
         assert slot_of(started(publisher)) == (None if slot == 1 else slot - 1)
-        # The broker may acknowledge a batch before the deadline is looked at; the commit is late then.
+        # A batch may be acknowledged before the deadline is looked at: the commit is late then.
         with pytest.raises(TransactionTooSlow, match=r"no answer (to a batch )?within 2 s"):
             publish_prepared(publisher, rows, progress(slot))
         assert slot_of(started(publisher)) == (None if slot == 1 else slot - 1)
