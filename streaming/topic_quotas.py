@@ -10,9 +10,12 @@ messages (byte_budget.py). Only the tasks learn them, so the bucket pays after t
 negative: then the topic is read on once it is filled again.
 
 A quota is a bucket of messages. It fills with the rate from one read of the logs' ends to the next,
-and keeps at most the messages of one second. It begins empty, so that restarts permit no more. The
-partitions of a topic share its bucket as those of a batch share rows (batch_plan.py): each one that
-has messages gets at least one, for which the next ones wait the longer.
+and keeps at most the messages of one second. It begins empty, so that restarts permit no more.
+
+Partitions with fewer messages than an equal part of their topic's bucket are read to their ends,
+the others in turn, for a second each. If each of them got a part, each batch would end within a
+record batch of each partition, and tasks would decode all of these again for each batch: seconds of
+processor time for some kilobytes that were sent once.
 
 Offsets below the close page's marks are free. They were taken before: in a recovery, delivery waits
 for them; in a standby, its owner has taken them. So are those that retention has deleted.
@@ -24,7 +27,7 @@ nothing, and a quota that is changed changes no batch that is planned.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +42,7 @@ if TYPE_CHECKING:  # it imports numpy and pyarrow
     from duewheel.schemas.batches import TopicPartition
 
 _UPKEEP_MS = 1_000  # between two reads of the free offsets, and two writes of the file
+_TURN_MS = 1_000  # of a partition with more messages than its part
 
 
 class TopicQuotas:
@@ -56,6 +60,7 @@ class TopicQuotas:
         self._free_below: Offsets = {}
         self._free = frozenset[str]()  # topics with free offsets, since `permitted`
         self._unsettled = frozenset[str]()  # topics of the last batch whose bytes are not paid yet
+        self._turns: dict[str, tuple[TopicPartition, int]] = {}  # by topic: whose, until
         self._free_is_due = Interval(clock, _UPKEEP_MS)
         self._note_is_due = Interval(clock, _UPKEEP_MS)
         self._has_noted = True  # the process before may have
@@ -124,12 +129,31 @@ class TopicQuotas:
         return [topic for topic, count in rows.items() if count > self._bucket[topic]]
 
     def _ends_of(self, topic: str, log_ends: Offsets) -> Offsets:
-        """Shares the bucket of a topic among its partitions."""
-        firsts = {p: first for p, first in self._counted_from.items() if p[0] == topic}
+        """Shares the bucket of a topic among its partitions. At least one gets a message, for which
+        the next ones wait the longer; so does each with a single one.
+        """
+        ends = {p: first for p, first in self._counted_from.items() if p[0] == topic}
         bucket = int(self._bucket[topic])
-        waiting = [log_ends[p] - first for p, first in firsts.items()]
-        each = rows_of_each(waiting, bucket) if bucket > 0 else 0
-        return {p: min(first + each, log_ends[p]) for p, first in firsts.items()}
+        if bucket <= 0:
+            return ends
+        waiting = {p: log_ends[p] - first for p, first in ends.items()}
+        each = rows_of_each(waiting.values(), bucket)
+        whole = {p: rows for p, rows in waiting.items() if rows <= each}
+        ends |= {p: log_ends[p] for p in whole}
+        left = max(bucket - sum(whole.values()), 1)
+        for partition in self._in_turn(topic, waiting.keys() - whole.keys()):
+            taken = min(waiting[partition], left)
+            ends[partition] += taken
+            left -= taken
+        return ends
+
+    def _in_turn(self, topic: str, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Some partitions of a topic, from the one on whose turn it is."""
+        current, until_ms = self._turns.get(topic, ((topic, -1), 0))
+        if partitions and (current not in partitions or self._filled_ms >= until_ms):
+            current = min((p for p in partitions if p > current), default=min(partitions))
+            self._turns[topic] = current, self._filled_ms + _TURN_MS
+        return sorted(partitions, key=lambda p: (p < current, p))
 
     def _read_free(
         self,

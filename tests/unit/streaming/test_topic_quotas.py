@@ -89,13 +89,36 @@ def test_what_nobody_takes_is_kept_for_a_second(planner: Planner) -> None:
     assert planner.plan({A: 1_000}, 100) == {A: RATE + 1}
 
 
-def test_partitions_share_as_those_of_a_batch(planner: Planner) -> None:
+def test_partitions_with_little_do_not_wait_for_those_with_much(planner: Planner) -> None:
     assert planner.plan({A: 3, B: 1_000, FREE: 7}, 1_000) == {A: 3, B: 7, FREE: 7}
-    many = {("a", number): 1_007 for number in range(20)}
-    taken = planner.plan(many, 1_000)
+    single = {("a", number): 1 for number in range(2, 22)}
+    taken = planner.plan({B: 1_000, **single}, 1_000)
     assert set(taken.values()) == {1}, "a row of each"
-    assert sum(planner.plan(many, 900).values()) == 0, "for which the next ones wait"
-    assert sum(planner.plan(many, 200).values()) == 20
+    assert sum(planner.plan({B: 1_000}, 1_000).values()) == 0, "for which the next ones wait"
+    assert sum(planner.plan({B: 1_000}, 200).values()) == 1
+
+
+def test_partitions_with_much_take_turns(planner: Planner) -> None:
+    """So that few batches end within a record batch: each is decoded again for the next one."""
+    backlog = {("a", number): 1_000 for number in range(4)}
+    taken = [planner.plan(backlog, 500) for _ in range(16)]
+    assert {sum(rows.values()) for rows in taken} == {RATE // 2}
+    turns = [[p[1] for p, rows in each.items() if rows] for each in taken]
+    assert turns == [[number] for number in (0, 0, 1, 1, 2, 2, 3, 3)] * 2
+    # The turn ends with the messages.
+    assert planner.plan({A: 25, B: 1_000, ("a", 2): 1_000}, 1_000) == {A: 5, B: 5, ("a", 2): 0}
+
+
+def test_a_quota_cuts_one_record_batch_of_a_topic_at_a_time(planner: Planner) -> None:
+    """64 partitions, each with one batch of 999 messages, at 500 messages a second."""
+    planner.quotas = TopicQuotas({"a": 500}, planner.path, planner.clock)
+    backlog = {("a", number): 999 for number in range(64)}
+    decoded = planned = 0
+    while any(planner.marks.get(p, 0) < 999 for p in backlog):
+        decoded += sum(rows > 0 for rows in planner.plan(backlog, 200).values())
+        planned += 1
+    assert planned == 1 + 64 * 999 // 100
+    assert decoded <= planned + 64
 
 
 def test_a_log_that_has_lost_its_end_is_not_hidden(planner: Planner) -> None:
@@ -107,8 +130,8 @@ def test_what_was_taken_before_is_free(planner: Planner) -> None:
     """As in a recovery without the data directory: the close page is there, the rows are not."""
     with State.open(planner.path) as state:
         state.write_close(Close(7, {A: 900}, 9, {A: 1_000}))
-    assert planner.plan({A: 5_000, B: 5_000}, 1_000) == {A: 1_005, B: 5}
-    assert planner.plan({A: 5_000, B: 5_000}, 1_000) == {A: 5, B: 5}
+    assert planner.plan({A: 5_000, B: 5_000}, 1_000) == {A: 1_000 + RATE, B: 0}
+    assert planner.plan({A: 5_000, B: 5_000}, 1_000) == {A: 0, B: RATE}
 
 
 def test_what_was_taken_before_is_free_in_all_its_batches(planner: Planner) -> None:

@@ -34,8 +34,8 @@ from duewheel.schemas.wire.single_record import Header
 # decompress to a hundred times its bytes, and headers of two bytes take 75 times as many: as one
 # group it could exceed the memory of a task.
 GROUP_BYTES = 4 << 20
-# A batch with fewer is read again as often as its range is cut: that costs less than to keep it.
-_KEPT_FROM = 1_000
+# A batch with less is read again as often as its range is cut: that costs less than to keep it.
+_KEPT_FROM_RECORDS, _KEPT_FROM_BYTES = 1_000, 256 << 10  # not compressed: headers of two bytes
 # Together, a header counts as a record; a single batch may have as much. They live as long as the
 # process of a task.
 _KEPT_RECORDS_MAX, _KEPT_BYTES_MAX = RECORDS_MAX, PLAIN_BYTES_MAX
@@ -130,7 +130,7 @@ def committed_records(
         offsets = skipped.get(fetched.partition, ())
         for batch in _committed_batches(fetched, number, ranges, offsets, plain_of, took):
             is_cut = batch.base_offset < begin or batch.last_offset >= until
-            if cut is not None and is_cut and batch.count >= _KEPT_FROM:
+            if cut is not None and is_cut and _is_kept(batch):
                 yield from _within_bounds(group, part, bounds)
                 group, group_bytes = [], 0
                 yield cut.records(batch, fetched.partition, begin, until)
@@ -141,6 +141,10 @@ def committed_records(
                 yield from _within_bounds(group, part, bounds)
                 group, group_bytes = [], 0
     yield from _within_bounds(group, part, bounds)
+
+
+def _is_kept(batch: BatchBody) -> bool:
+    return batch.count >= _KEPT_FROM_RECORDS or batch.end - batch.first >= _KEPT_FROM_BYTES
 
 
 def records_one_by_one(records: KafkaRecords) -> Iterator[Row]:

@@ -151,6 +151,26 @@ def test_a_batch_that_many_ranges_cut_is_read_once(
     assert not cut.plain_of(PARTITION), "after the last of its ranges it is not kept"
 
 
+def test_a_batch_of_few_records_with_many_headers_is_read_once_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """999 records of 2 kB: thousands of headers take as long as so many records."""
+    record: Record = (NOW_MS, None, None, [("", None)] * 1_000)
+    octets = memoryview(batch([record] * 999, codec=1))
+    read = Counter[str]()
+
+    def counted(*args: Any) -> Any:
+        read["batches"] += 1
+        return read_batches(*args)
+
+    monkeypatch.setattr(columns, "read_batches", counted)
+    cut = CutBatches()
+    for begin in range(0, 999, 333):
+        part = [Fetched(PARTITION, octets, [], begin, 999)]
+        list(committed_records(part, {PARTITION: (begin, begin + 333)}, cut=cut))
+    assert read == {"batches": 1}
+
+
 @pytest.mark.parametrize(
     ("headers", "bound", "most"),
     [(0, "_KEPT_BYTES_MAX", 3_100_000), (30, "_KEPT_RECORDS_MAX", 100_000)],
