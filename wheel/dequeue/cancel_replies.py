@@ -204,7 +204,7 @@ class CancelReplies:
         records = records[(position - first) // RECORD_BYTES]
         sizes = np.cumsum(records["size_py"].astype(np.int64))
         count = max(1, int(np.searchsorted(sizes, bytes_max, "right")))
-        rows = log.read_requests(run.hour, records[:count], position[:count])
+        rows = log.read(run.hour, records[:count], position[:count])
         return rows, int(sizes[count - 1])
 
     def skip(self, commit: Commit, replied_below: Marks) -> None:

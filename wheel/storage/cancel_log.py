@@ -132,16 +132,7 @@ class CancelLog:
         self.files.write(hour, records.tobytes(), lengths[0])
         return lengths[0] + records.nbytes, lengths[1] + int(size.sum())
 
-    def read(self, hour: int, start: int, end: int) -> CancelRows:
-        """Reads the cancels between two positions of a segment's records.
-
-        Raises:
-            CorruptFile: records or requests are damaged, or missing.
-        """
-        position = np.arange(start, end, RECORD_BYTES)
-        return self.read_requests(hour, self.records(hour, start, end), position)
-
-    def read_requests(self, hour: int, records: Records, position: Int64) -> CancelRows:
+    def read(self, hour: int, records: Records, position: Int64) -> CancelRows:
         """Reads the requests of these records; `position` is that of each.
 
         Raises:
@@ -181,7 +172,8 @@ class CancelLog:
         """
         step = rows_max * RECORD_BYTES
         for start in range(0, length, step):
-            yield self.read(hour, start, min(start + step, length))
+            records = self.records(hour, start, min(start + step, length))
+            yield self.read(hour, records, start + np.arange(len(records)) * RECORD_BYTES)
 
     def cut(self, hour: int, positions: Int64, cut_at: Int32) -> None:
         """Sets `cut_at` of the records at these positions: from that epoch on they get no reply.

@@ -209,7 +209,7 @@ def test_the_highest_bits_of_two_words_do_not_undo_one_another(log: CancelLog, f
 def test_cutting_off_keeps_the_check_and_the_request_right(log: CancelLog) -> None:
     records = log.records(HOUR, 0, 3 * RECORD_BYTES)
     assert (records["magic"] >> 16).tolist() == [0, 0, 7]
-    rows = log.read(HOUR, 0, 3 * RECORD_BYTES)
+    rows = log.read(HOUR, records, np.arange(3) * RECORD_BYTES)
     assert rows.cut_at.tolist() == [0, 0, 7]
     assert rows.outcome.tolist() == [CANCELLED, CHASE, CANCELLED]
     assert rows.requests.timer_id.to_pylist() == [b"a", b"b", b"a"]
