@@ -26,9 +26,9 @@ SPAN_RECORDS = 1 << 20
 # half of it. Names without a topic do not count: their rows write to no partition of their own.
 PARTITIONS_MAX = 2_000
 
-# Ingest reads committed records only: a long transaction with copies would keep it from all records
-# after them. So transactions with many rolled or postponed timers are short.
-ROLLS_MAX = 2_000
+# Python makes their successors one by one, 0.3 ms each at most: a transaction with more would keep
+# other timers waiting for seconds. Rolled and postponed rows are columns, and need no bound.
+RECURRING_MAX = 2_000
 
 REPLIES_MAX = 1_000  # replies and chases of one transaction
 
@@ -57,7 +57,7 @@ class DequeueConfig:
     lateness_p99_ms: Mapping[str, int] = field(default_factory=dict)
     # The most partitions of a transaction, unless one row has more: message, receipt, copy
     chunk_partitions: int = PARTITIONS_MAX
-    chunk_rolls: int = ROLLS_MAX  # the most rolled and postponed timers of a transaction
+    chunk_recurring: int = RECURRING_MAX  # the most recurring timers of a transaction
     chunk_replies: int = REPLIES_MAX  # the most replies and chases of a transaction
     # The most records in a span of the scan, unless one slot has more (slot_scan.py)
     span_records: int = SPAN_RECORDS

@@ -1,7 +1,7 @@
 """Decodes stored messages into deliveries, column by column.
 
 A timer goes to its target unchanged, a rolled one back to its timer topic (requeue.py). Chunks with
-too many rows that write to their timer topic are divided.
+too many rows of recurring timers are divided.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.wheel.dequeue.requeue import rolled_copies
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk
 from duewheel.wheel.dequeue.successors import Recurring
-from duewheel.wheel.policies.policy import returning
 from duewheel.wheel.storage.byte_layouts import (
     FLAG_DEAD_LETTER,
     FLAG_RESCHEDULE,
@@ -129,16 +128,13 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
     return DecodedChunk(chunk, deliveries, sources, source, offset, flags)
 
 
-def split_by_limits(decoded: DecodedChunk, rolls_max: int) -> Iterator[DecodedChunk]:
-    """Splits a chunk into the fewest parts within the bound on rows that write to their timer
-    topic: rolled, returning and recurring ones.
-    """
+def split_by_limits(decoded: DecodedChunk, recurring_max: int) -> Iterator[DecodedChunk]:
+    """Splits a chunk into the fewest parts within the bound on rows of recurring timers."""
     first = 0
-    back = decoded.deliveries.is_copy | returning(decoded.deliveries) | decoded.chunk.recurring
-    rolls = np.cumsum(back)
-    while first < len(rolls):
-        before = int(rolls[first - 1]) if first else 0
-        end = int(np.searchsorted(rolls, before + rolls_max, "right"))
-        is_whole = end - first == len(rolls)
+    recurring = np.cumsum(decoded.chunk.recurring)
+    while first < len(recurring):
+        before = int(recurring[first - 1]) if first else 0
+        end = int(np.searchsorted(recurring, before + recurring_max, "right"))
+        is_whole = end - first == len(recurring)
         yield decoded if is_whole else decoded.part(first, end)
         first = end

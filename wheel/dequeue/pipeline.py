@@ -307,7 +307,7 @@ class Pipeline:
                 queues=self._queues,
             )
             whole = replace(whole, deliveries=postponed(rows, config.policies))
-        for decoded in split_by_limits(whole, config.chunk_rolls):
+        for decoded in split_by_limits(whole, config.chunk_recurring):
             first, end = end, end + len(decoded.chunk)
             yield self._prepared(slots, decoded, rank[first:end])
 

@@ -71,7 +71,7 @@ def bounds_in_force(settings: Settings) -> dict[str, BoundInForce]:
         "transaction_records": set_by("dequeue.chunk_records"),
         "transaction_bytes": set_by("dequeue.chunk_bytes"),
         "transaction_partitions": _fixed(dequeue_config.PARTITIONS_MAX),
-        "transaction_rolls": _fixed(dequeue_config.ROLLS_MAX),
+        "transaction_recurring": _fixed(dequeue_config.RECURRING_MAX),
         "transaction_answers": _fixed(dequeue_config.REPLIES_MAX),
         "transaction_timeout_ms": set_by("dequeue.transaction_timeout_ms"),
         "call_deadline_ms": set_by("dequeue.call_deadline"),

@@ -16,7 +16,7 @@ from duewheel.factory import dequeue_config
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.ops.shard.bounds_in_force import bounds_in_force
 from duewheel.streaming.batch_attempt import SPARK_DIR, Attempt
-from duewheel.wheel.dequeue_config import PARTITIONS_MAX, ROLLS_MAX
+from duewheel.wheel.dequeue_config import PARTITIONS_MAX, RECURRING_MAX
 from duewheel.wheel.policies.hot_slots import HotSlots
 
 pytestmark = pytest.mark.usefixtures("clean_surroundings")
@@ -27,7 +27,7 @@ INNER = {
     *("rows_per_trigger_now", "batches_in_flight", "ring_slots", "far_index_bytes"),
     *("skipped_records", "scan_records", "queues", "queue_records", "queue_bytes"),
     *("chunks_in_memory", "topic_series", "transactions_in_flight", "transaction_partitions"),
-    *("transaction_rolls", "transaction_answers", "batch_bytes"),
+    *("transaction_recurring", "transaction_answers", "batch_bytes"),
 }
 
 
@@ -58,7 +58,7 @@ def test_bounds_are_those_in_force_and_name_what_has_set_them(
     assert config.chunk_records == 9
     assert HotSlots("spread", 70) in config.policies
     assert found["transaction_partitions"] == BoundInForce(value=PARTITIONS_MAX, source="fixed")
-    assert found["transaction_rolls"].value == ROLLS_MAX
+    assert found["transaction_recurring"].value == RECURRING_MAX
     assert found["batch_bytes_max"].value == TransactionLimits().batch_bytes_max
 
 

@@ -110,10 +110,9 @@ def test_timers_of_one_second_do_not_roll_in_one_second() -> None:
     assert found["day 10"]["to the mean"] < 3 > found["day 39"]["to the mean"]
 
 
-def test_a_transaction_rolls_a_bounded_number_of_timers(tmp_path: Path) -> None:
-    """Ingest sees nothing of a timer topic behind copies whose transaction is open."""
+def test_a_transaction_rolls_and_delivers(tmp_path: Path) -> None:
     wheel = WheelConfig(1_000, 4_000, window_ms=3_600_000, margin_ms=0)
-    world = LocalWorld(tmp_path, wheel, starts={P0: 0}, chunk_rolls=3)
+    world = LocalWorld(tmp_path, wheel, starts={P0: 0}, chunk_records=10)
     timers = [
         TimerRow(0, n, NOW_MS + (TEN_YEARS_MS if n % 3 else 3_000_000 + n * 1_000))
         for n in range(60)
@@ -124,15 +123,13 @@ def test_a_transaction_rolls_a_bounded_number_of_timers(tmp_path: Path) -> None:
         {P0: 60},
     )
     world.clock.sleep(3_600)
-    for _ in range(5):
+    for _ in range(3):
         assert world.tick()
     world.restart(Role.DEQUEUE)
     world.drain()
     sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
     assert sorted(world.sources()) == sorted(timer.source for timer in timers)
-    rolls = [int(deliveries.is_copy.sum()) for deliveries in sent]
-    assert (sum(rolls), max(rolls)) == (40, 3)
-    assert max(len(deliveries) for deliveries in sent) > 3, "what is due is not held up by it"
+    assert sum(int(deliveries.is_copy.sum()) for deliveries in sent) == 40
     assert all((d.roll_times[d.is_copy] == 3_649).all() for d in sent)  # the copy says one more
     assert all(b"3650" in headers.as_py() for d in sent for headers in d.headers.filter(d.is_copy))
     assert world.dequeue.statistics.rolled.keys() == {TIMER_TOPIC}

@@ -311,7 +311,7 @@ def test_a_jitter_of_many_digits_is_a_number(world: RecurringWorld) -> None:
 
 
 def test_a_transaction_has_a_bounded_number_of_recurring_rows(tmp_path: Path) -> None:
-    world = RecurringWorld(tmp_path, chunk_rolls=4)
+    world = RecurringWorld(tmp_path, chunk_recurring=4)
     for n in range(30):
         world.every(b"10s", name=b"t%d" % n)
     world.run(25)

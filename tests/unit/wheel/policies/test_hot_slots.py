@@ -243,9 +243,8 @@ def left(world: LocalWorld) -> list[tuple[str, int, int]]:
 ORDER = [(number, offset) for offset in range(14) for number in range(2)]
 
 
-def test_where_many_are_spread_transactions_are_short(tmp_path: Path) -> None:
-    """As where many roll: what comes behind them in their timer topic is not read meanwhile."""
-    world = hot_world(tmp_path, 100, chunk_rolls=3)
+def test_a_slot_is_spread_in_several_transactions(tmp_path: Path) -> None:
+    world = hot_world(tmp_path, 3)
     fill(world, ORDER)
     world.at_slot(1)
     spread = [
