@@ -12,20 +12,21 @@ delivered ones. It is exact, also the first one after a restart; snapshot.py def
   first. Producers choose names, so the first TOPICS_MAX topics of an hour are counted by name, the
   rest as OTHER. Level and number of the topic in its hour make a record's *kind*.
 
-Memory: 8 bytes per slot that the wheel reaches, TOPICS_MAX names per hour, and 16 bytes for every
-slot and kind that the current hour has.
+Memory: 8 bytes per slot that the wheel reaches, TOPICS_MAX names with counts per hour, and up to 32
+bytes for every slot and kind that the current hour has (slot_kinds.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import LEVEL_MAX, NO_LEVEL
+from duewheel.wheel.inspect.slot_kinds import NONE, SlotKinds, kinds_of, levels_of, topics_of
 from duewheel.wheel.inspect.snapshot import ROWS_AT_ONCE, Snapshot, consistently, positions_out
 from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour
 from duewheel.wheel.storage.byte_layouts import MAGIC_ROLL, RECORD_BYTES, level_of
@@ -34,9 +35,6 @@ from duewheel.wheel.storage.timer_log import Records
 
 OTHER = "other"
 TOPICS_MAX = 1_000  # counted by name in each hour
-_TOPIC_BITS = 16
-_KIND_BITS = 24
-_NONE = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class _Out:
 
     slot: int
     hour: int
-    kinds: Counter[int]  # rows by kind in that hour
+    kinds: Int64  # of each row, in that hour
     rolls: int  # rows that roll
 
 
@@ -87,15 +85,15 @@ class PendingTimers:
         """
         out = consistently(self._directory, self._update)
         hours = self._hours.values()
-        topics, levels = self._by_topic_and_level(out)
-        rows_out = out.kinds.total()
+        levels = self._by_level(out)
+        rows_out = len(out.kinds)
         within = [sum(hour.count_until(slot) for hour in hours) for slot in until]
         slots = [slot for hour in hours if (slot := hour.first()) is not None]
         rolls = self._rolls(ahead, out)
         return Pending(
-            levels.total(),
-            {topic: count for topic, count in topics.items() if count},
-            {level: n for level, n in sorted(levels.items()) if n and level != NO_LEVEL},
+            int(levels.sum()),
+            self._by_topic(out),
+            {level: n for level, n in enumerate(levels.tolist()) if n and level != NO_LEVEL},
             self._next_slots(out),
             tuple(
                 count - rows_out * (slot >= out.slot)
@@ -123,7 +121,7 @@ class PendingTimers:
         until = np.zeros((2, len(bounds)), np.int64)
         for hour in self._hours.values():
             until += hour.until(bounds)
-        until -= np.outer([out.kinds.total(), out.rolls], bounds >= out.slot)
+        until -= np.outer([len(out.kinds), out.rolls], bounds >= out.slot)
         timers, rolls = np.diff(until)
         return timers, rolls
 
@@ -144,15 +142,15 @@ class PendingTimers:
             counts.log_bytes = log_bytes
             counts.drop(snapshot.delivered_slot)
             self._hours[hour] = counts
-        out = _Out(snapshot.delivered_slot + 1, current, Counter(), 0)
+        kinds, rolls = [np.empty(0, np.int64)], 0
         positions = positions_out(directory, snapshot)
         for first in range(0, len(positions), ROWS_AT_ONCE):
             rows = positions[first : first + ROWS_AT_ONCE]
             view = directory.log.view(current, int(rows[-1]) + RECORD_BYTES)
             records = view.take(rows // RECORD_BYTES)
-            out.kinds.update(_counts(self._hours[current].topics.kinds(records)))
-            out = replace(out, rolls=out.rolls + int(_is_roll(records).sum()))
-        return out
+            kinds.append(self._hours[current].topics.kinds(records))
+            rolls += int(_is_roll(records).sum())
+        return _Out(snapshot.delivered_slot + 1, current, np.concatenate(kinds), rolls)
 
     def _next_slots(self, out: _Out) -> dict[int, int]:
         """Returns the first slot with timers of each level. The hours are in order."""
@@ -177,17 +175,21 @@ class PendingTimers:
         counts = np.add.reduceat(rolls, np.arange(0, len(rolls), slots))
         return int(counts.max()) * 1000 / (slots * self._precision_ms)
 
-    def _by_topic_and_level(self, out: _Out) -> tuple[Counter[str], Counter[int]]:
+    def _by_topic(self, out: _Out) -> dict[str, int]:
         topics: Counter[str] = Counter()
-        levels: Counter[int] = Counter()
         for number, hour in self._hours.items():
-            kinds = Counter(hour.kinds)
+            counts = hour.by_topic
             if number == out.hour:
-                kinds.subtract(out.kinds)
-            for kind, count in kinds.items():
-                topics[hour.topics.name(kind)] += count
-                levels[kind >> _TOPIC_BITS] += count
-        return topics, levels
+                counts = counts - np.bincount(topics_of(out.kinds), minlength=len(counts))
+            for topic in np.flatnonzero(counts).tolist():  # few in each, if hours are many
+                topics[hour.topics.names[topic]] += int(counts[topic])
+        return dict(topics)
+
+    def _by_level(self, out: _Out) -> Int64:
+        levels = -np.bincount(levels_of(out.kinds), minlength=LEVEL_MAX + 1)
+        for hour in self._hours.values():
+            levels += hour.by_level
+        return levels
 
 
 class _Topics:
@@ -197,7 +199,7 @@ class _Topics:
 
     def __init__(self, hour: int) -> None:
         self._hour = hour
-        self._names = [OTHER]
+        self.names = [OTHER]  # by number
         self._hashes, self._numbers = np.empty(0, np.int64), np.empty(0, np.int64)  # rising hashes
 
     def add(self, directory: DataDirectory, records: Records) -> Int64:
@@ -205,7 +207,7 @@ class _Topics:
         hashes = records["topic_hash"].astype(np.int64)
         topic = self._numbers_of(hashes)
         rows = np.flatnonzero(topic == 0)
-        room = TOPICS_MAX + 1 - len(self._names)
+        room = TOPICS_MAX + 1 - len(self.names)
         if len(rows) and room:
             new, first, count = np.unique(hashes[rows], return_index=True, return_counts=True)
             # Those with the most timers: by the hashes, which have a key, it would be chance.
@@ -220,8 +222,8 @@ class _Topics:
 
     def _add(self, directory: DataDirectory, hashes: Int64, records: Records) -> None:
         """Numbers these topics, each with a record."""
-        numbers = np.arange(len(self._names), len(self._names) + len(hashes))
-        self._names += [directory.messages.target(self._hour, record) for record in records]
+        numbers = np.arange(len(self.names), len(self.names) + len(hashes))
+        self.names += [directory.messages.target(self._hour, record) for record in records]
         known = np.append(self._hashes, hashes)
         order = np.argsort(known)
         self._hashes, self._numbers = known[order], np.append(self._numbers, numbers)[order]
@@ -233,9 +235,6 @@ class _Topics:
         place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
         return np.where(self._hashes[place] == hashes, self._numbers[place], 0)
 
-    def name(self, kind: int) -> str:
-        return self._names[kind & ((1 << _TOPIC_BITS) - 1)]
-
 
 class _HourCounts:
     """Counts of one hour's records. A `detailed` hour has the kinds of each slot, so that slots can
@@ -245,17 +244,16 @@ class _HourCounts:
     def __init__(self, hour: int, precision_ms: int, *, detailed: bool) -> None:
         self.log_bytes = 0  # length of the part of the hour's log that was read
         self.topics = _Topics(hour)
-        self.kinds: Counter[int] = Counter()
+        self.by_topic = np.zeros(TOPICS_MAX + 1, np.int64)  # by number
+        self.by_level = np.zeros(LEVEL_MAX + 1, np.int64)
         self.detailed = detailed
         self._first = first_slot_of_hour(hour, precision_ms)
         # np.zeros: pages without counts take no memory, and hours beyond the ring may be many.
         self._per_slot = np.zeros(HOUR_MS // precision_ms + 1, np.int32)
         self.rolls = np.zeros(len(self._per_slot), np.int32)  # by slot
         # By level: the first slot with such timers, counted from the hour's first slot.
-        self._first_of_level = np.full(LEVEL_MAX + 1, _NONE)
-        # In a detailed hour: slot, counted likewise, and kind, as one number; rising.
-        self._keys = np.empty(0, np.int64)
-        self._counts = np.empty(0, np.int64)
+        self._first_of_level = np.full(LEVEL_MAX + 1, NONE)
+        self._slot_kinds = SlotKinds()  # in a detailed hour, instead
 
     def add(self, slot: Int64, kind: Int64, is_roll: Bool) -> None:
         """Counts more records."""
@@ -266,16 +264,13 @@ class _HourCounts:
             else:
                 used, more = np.unique(places, return_counts=True)
                 counts[used] += more.astype(np.int32)
-        self.kinds.update(_counts(kind))
-        if not self.detailed:
-            np.minimum.at(self._first_of_level, kind >> _TOPIC_BITS, place)
-            return
-        keys, counts = np.unique((place << _KIND_BITS) | kind, return_counts=True)
-        keys_before, self._keys = self._keys, np.union1d(self._keys, keys)
-        merged = np.zeros(len(self._keys), np.int64)
-        merged[np.searchsorted(self._keys, keys_before)] = self._counts
-        merged[np.searchsorted(self._keys, keys)] += counts
-        self._counts = merged
+        topics, levels = topics_of(kind), levels_of(kind)
+        self.by_topic += np.bincount(topics, minlength=len(self.by_topic))
+        self.by_level += np.bincount(levels, minlength=len(self.by_level))
+        if self.detailed:
+            self._slot_kinds.add(place, kind)
+        else:
+            np.minimum.at(self._first_of_level, levels, place)
 
     def drop(self, r: int) -> None:
         """Drops the slots up to `r`."""
@@ -285,9 +280,9 @@ class _HourCounts:
         assert self.detailed, "only the current hour has slots that are delivered"
         self._per_slot[:place] = 0
         self.rolls[:place] = 0
-        dropped = int(np.searchsorted(self._keys, place << _KIND_BITS))
-        self.kinds.subtract(_counts(_kind(self._keys[:dropped]), self._counts[:dropped]))
-        self._keys, self._counts = self._keys[dropped:].copy(), self._counts[dropped:].copy()
+        kinds, counts = self._slot_kinds.drop(place)
+        np.subtract.at(self.by_topic, topics_of(kinds), counts)
+        np.subtract.at(self.by_level, levels_of(kinds), counts)
 
     def count_until(self, slot: int) -> int:
         return int(self._per_slot[: max(0, slot + 1 - self._first)].sum(dtype=np.int64))
@@ -320,18 +315,11 @@ class _HourCounts:
 
     def first_of_levels(self, out: _Out) -> dict[int, int]:
         """Returns the first slot with timers of each level, without rows that are out."""
+        places = self._first_of_level
         if self.detailed:
-            left = self._counts.copy()
-            half = (out.slot - self._first) << _KIND_BITS
-            for kind, count in out.kinds.items():
-                left[np.searchsorted(self._keys, half | kind)] -= count
-            keys = self._keys[left > 0]
-            levels, index = np.unique(_kind(keys) >> _TOPIC_BITS, return_index=True)
-            places = keys[index] >> _KIND_BITS
-        else:
-            levels = np.flatnonzero(self._first_of_level != _NONE)
-            places = self._first_of_level[levels]
-        slots = zip(levels.tolist(), places.tolist(), strict=True)
+            places = self._slot_kinds.first_of_levels(out.slot - self._first, out.kinds)
+        levels = np.flatnonzero(places != NONE)
+        slots = zip(levels.tolist(), places[levels].tolist(), strict=True)
         return {level: self._first + place for level, place in slots if level != NO_LEVEL}
 
     def fullest(self, half_slot: int, rows_out: int) -> int:
@@ -345,27 +333,9 @@ class _HourCounts:
 
 
 def _kinds(records: Records, topic: Int64) -> Int64:
-    kinds: Int64 = (level_of(records["magic"]).astype(np.int64) << _TOPIC_BITS) | topic
-    return kinds
-
-
-def _kind(keys: Int64) -> Int64:
-    kinds: Int64 = keys & ((1 << _KIND_BITS) - 1)
-    return kinds
+    return kinds_of(level_of(records["magic"]).astype(np.int64), topic)
 
 
 def _is_roll(records: Records) -> Bool:
     is_roll: Bool = (records["magic"] & MAGIC_ROLL) != 0
     return is_roll
-
-
-def _counts(numbers: Int64, weights: Int64 | None = None) -> dict[int, int]:
-    """Counts each number, or sums its weights."""
-    if weights is None and len(numbers) and numbers.min() == numbers.max():
-        return {int(numbers[0]): len(numbers)}  # without a sort: one topic, one level
-    if weights is None:
-        values, sums = np.unique(numbers, return_counts=True)
-    else:
-        values, row = np.unique(numbers, return_inverse=True)
-        sums = np.bincount(row, weights).astype(np.int64)
-    return dict(zip(values.tolist(), sums.tolist(), strict=True))
