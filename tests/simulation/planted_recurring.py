@@ -73,10 +73,10 @@ RECURRING = {
     ),
     "successors-without-bound": Planted(
         "5",
-        "recurring rows do not count as rolls",
+        "a transaction has any number of recurring rows",
         "wheel/dequeue/decode.py",
-        " | decoded.chunk.recurring\n",
-        "\n",
+        "np.cumsum(decoded.chunk.recurring)",
+        "np.cumsum(np.zeros_like(decoded.chunk.recurring))",
         test="unit/wheel/dequeue/test_successors.py::test_a_transaction_has_a_bounded_number_of_recurring_rows",
     ),
     "successors-without-bytes": Planted(
