@@ -34,8 +34,9 @@ from duewheel.schemas.wire.single_record import Header
 # decompress to a hundred times its bytes, and headers of two bytes take 75 times as many: as one
 # group it could exceed the memory of a task.
 GROUP_BYTES = 4 << 20
-# A batch with less is read again as often as its range is cut: that costs less than to keep it.
-_KEPT_FROM_RECORDS, _KEPT_FROM_BYTES = 1_000, 256 << 10  # not compressed: headers of two bytes
+# A batch with less of both is read again as often as its range is cut: that costs less than to keep
+# it. Bytes, not compressed, because a few records may have a million headers of two bytes.
+_KEPT_FROM_RECORDS, _KEPT_FROM_BYTES = 1_000, 256 << 10
 # Together, a header counts as a record; a single batch may have as much. They live as long as the
 # process of a task.
 _KEPT_RECORDS_MAX, _KEPT_BYTES_MAX = RECORDS_MAX, PLAIN_BYTES_MAX

@@ -126,13 +126,9 @@ def test_damage_names_the_partition() -> None:
     assert "`duewheel reconfigure --skip timers-0@" in of_ingest
 
 
-@pytest.mark.parametrize("codec", [0, 4])
-def test_a_batch_that_many_ranges_cut_is_read_once(
-    codec: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a quota of ten records a batch cuts it."""
-    count = 3_000
-    octets = memoryview(batch([plain(number) for number in range(count)], codec=codec))
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the groups of batches that are decoded, under `batches`."""
     read = Counter[str]()
 
     def counted(*args: Any) -> Any:
@@ -140,6 +136,14 @@ def test_a_batch_that_many_ranges_cut_is_read_once(
         return read_batches(*args)
 
     monkeypatch.setattr(columns, "read_batches", counted)
+    return read
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_that_many_ranges_cut_is_read_once(codec: int, read: Counter[str]) -> None:
+    """As a quota of ten records a batch cuts it."""
+    count = 3_000
+    octets = memoryview(batch([plain(number) for number in range(count)], codec=codec))
     cut, found = CutBatches(), []
     for begin in range(0, count, 10):
         part = [Fetched(PARTITION, octets, [], begin, count)]
@@ -151,19 +155,10 @@ def test_a_batch_that_many_ranges_cut_is_read_once(
     assert not cut.plain_of(PARTITION), "after the last of its ranges it is not kept"
 
 
-def test_a_batch_of_few_records_with_many_headers_is_read_once_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_batch_of_few_records_with_many_headers_is_read_once_too(read: Counter[str]) -> None:
     """999 records of 2 kB: thousands of headers take as long as so many records."""
     record: Record = (NOW_MS, None, None, [("", None)] * 1_000)
     octets = memoryview(batch([record] * 999, codec=1))
-    read = Counter[str]()
-
-    def counted(*args: Any) -> Any:
-        read["batches"] += 1
-        return read_batches(*args)
-
-    monkeypatch.setattr(columns, "read_batches", counted)
     cut = CutBatches()
     for begin in range(0, 999, 333):
         part = [Fetched(PARTITION, octets, [], begin, 999)]
