@@ -76,7 +76,7 @@ records = st.builds(Record, values, values, headers, st.sampled_from([1, 1, 1, 5
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CostedShard]:
-    # So small that what a chunk's every transaction does for all of the chunk shows.
+    # So small that what each transaction costs shows.
     shard = CostedShard(tmp_path_factory.mktemp("costs"), chunk_recurring=200)
     gc.freeze()  # else a collection that falls into a measurement would visit all that was imported
     shard.take(next(kinds()).build(TIMES * SMALL))

@@ -268,8 +268,8 @@ PLANTED = {
         "5",
         "chunks are not bounded in bytes",
         "wheel/dequeue/slot_scan.py",
-        'int(sizes.searchsorted(bytes_max, "right"))',
-        "len(sizes)",
+        "int(min(by_bytes, by_rows))",
+        "int(by_rows)",
     ),
     "chunk-records": Planted(
         "5",

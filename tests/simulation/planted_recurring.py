@@ -74,17 +74,17 @@ RECURRING = {
     "successors-without-bound": Planted(
         "5",
         "a transaction has any number of recurring rows",
-        "wheel/dequeue/decode.py",
-        "np.cumsum(decoded.chunk.recurring)",
-        "np.cumsum(np.zeros_like(decoded.chunk.recurring))",
+        "wheel/dequeue/slot_scan.py",
+        "int(min(by_bytes, by_rows))",
+        "int(by_bytes)",
         test="unit/wheel/dequeue/test_successors.py::test_a_transaction_has_a_bounded_number_of_recurring_rows",
     ),
     "successors-without-bytes": Planted(
         "5",
         "the bytes of a successor do not count",
         "wheel/dequeue/slot_scan.py",
-        "!= 0, 2 * sizes, sizes)",
-        "!= 0, sizes, sizes)",
+        "(records), 2 * sizes, sizes)",
+        "(records), sizes, sizes)",
         test="unit/wheel/dequeue/test_successors.py::test_a_transaction_has_a_bounded_number_of_bytes",
     ),
     "recurring-in-old-epochs": Planted(

@@ -1,12 +1,10 @@
 """Decodes stored messages into deliveries, column by column.
 
-A timer goes to its target unchanged, a rolled one back to its timer topic (requeue.py). Chunks with
-too many rows of recurring timers are divided.
+A timer goes to its target unchanged, a rolled one back to its timer topic (requeue.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -126,15 +124,3 @@ def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNam
     offset = prefix["source_offset"].astype(np.int64)
     flags = prefix["flags"].astype(np.uint16)
     return DecodedChunk(chunk, deliveries, sources, source, offset, flags)
-
-
-def split_by_limits(decoded: DecodedChunk, recurring_max: int) -> Iterator[DecodedChunk]:
-    """Splits a chunk into the fewest parts within the bound on rows of recurring timers."""
-    first = 0
-    recurring = np.cumsum(decoded.chunk.recurring)
-    while first < len(recurring):
-        before = int(recurring[first - 1]) if first else 0
-        end = int(np.searchsorted(recurring, before + recurring_max, "right"))
-        is_whole = end - first == len(recurring)
-        yield decoded if is_whole else decoded.part(first, end)
-        first = end

@@ -4,7 +4,7 @@
 
     scan       finds the closed slots' rows in the log and cuts them into chunks     (slot_scan.py)
     read       reads a chunk's messages and verifies them                        (message_store.py)
-    decode     decodes them as deliveries, split if too many go back                    (decode.py)
+    decode     decodes them as deliveries                                               (decode.py)
     postpone   asks the policies of delivery                                   (policies/policy.py)
     drop       drops rows that are cancelled, or out already             (checkpoints/delivered.py)
     split      firings of recurring timers from their next copies                   (successors.py)
@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -46,7 +46,7 @@ from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import DROPPED, Deliveries, TopicPartition, topic_numbers
 from duewheel.threads import Worker
 from duewheel.wheel.dequeue.bounded_queue import BoundedQueue, QueueClosed
-from duewheel.wheel.dequeue.decode import DecodedChunk, decode_chunk, split_by_limits
+from duewheel.wheel.dequeue.decode import DecodedChunk, decode_chunk
 from duewheel.wheel.dequeue.slot_ranks import RankCounter
 from duewheel.wheel.dequeue.slot_scan import ScannedChunk, SlotScan
 from duewheel.wheel.dequeue.successors import with_successors
@@ -186,7 +186,8 @@ class Pipeline:
             now_ms: when the range was closed, for policies and recurring timers.
         """
         assert self._stages is None and not self._ready, "chunks were made and not used"
-        scan = SlotScan(self._directory, after, until, self._config.span_records)
+        bounds = self._config.span_records, self._config.chunk_recurring
+        scan = SlotScan(self._directory, after, until, *bounds)
         self._range = _Range(scan, after + 1, until, below, RankCounter(half_rows), now_ms)
 
     @property
@@ -252,11 +253,8 @@ class Pipeline:
             if chunk is None:
                 return None
             if chunk.last:
-                self._ready.extend(self._make(self._range, chunk))
-            else:
-                self._stages = self._start(self._range, chunk)
-        if self._stages is None:
-            return self._ready.popleft()
+                return self._make(self._range, chunk)
+            self._stages = self._start(self._range, chunk)
         ready = self._stages.made.get()
         if ready is None or ready.last:
             self._stages.join()
@@ -281,20 +279,18 @@ class Pipeline:
         def read() -> None:
             while (chunk := scanned.get()) is not None:
                 made.wait_for_room(len(chunk), chunk.stored_bytes)
-                for ready in self._make(slots, chunk):
-                    made.put(ready, ready.rows, ready.stored_bytes)
+                made.put(self._make(slots, chunk), len(chunk), chunk.stored_bytes)
 
         return _Stages(self._threads, scan, scanned, read, made)
 
-    def _make(self, slots: _Range, chunk: ScannedChunk) -> Iterator[PreparedChunk]:
+    def _make(self, slots: _Range, chunk: ScannedChunk) -> PreparedChunk:
         """Runs the second stage for one chunk of the first."""
         store, topics = self._directory.messages, self._directory.topics
         whole = decode_chunk(chunk, store.read(chunk.hour, chunk.records), topics)
         # A cancelled row has a rank, too: in another owner's files it may have been delivered.
         delivered = _delivered(slots, whole)
         rank = slots.ranks.of(chunk.slot, *_timer_topics(whole), ~delivered)
-        config, end = self._config, 0
-        if config.policies:
+        if policies := self._config.policies:
             geometry = self._directory.config
             rows = DueRows(
                 whole.deliveries,
@@ -306,10 +302,8 @@ class Pipeline:
                 pending=~(delivered | is_cancelled(chunk.records)),
                 queues=self._queues,
             )
-            whole = replace(whole, deliveries=postponed(rows, config.policies))
-        for decoded in split_by_limits(whole, config.chunk_recurring):
-            first, end = end, end + len(decoded.chunk)
-            yield self._prepared(slots, decoded, rank[first:end])
+            whole = replace(whole, deliveries=postponed(rows, policies))
+        return self._prepared(slots, whole, rank)
 
     def _prepared(self, slots: _Range, decoded: DecodedChunk, rank: Int64) -> PreparedChunk:
         """Drops rows that are cancelled, out, or dropped by a policy, and prepares the others."""

@@ -2,8 +2,8 @@
 
 A *span* is a range of slots of one hour with a bounded number of records (one slot may hold
 more: then the span is that slot, and only its runs are in memory, not its records). A *chunk* is
-a part of a span, bounded by records and bytes; its log records are in memory, its messages are
-still to be read.
+a part of a span, bounded by records, bytes and recurring timers; its log records are in memory, its
+messages are still to be read.
 
 Delivery order: by slot, and inside a slot as the log has it. A range of several hours, after a long
 stop, passes over the hours that have no log. Not thread-safe; takes no lock: entries of closed
@@ -18,7 +18,7 @@ import numpy as np
 
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int64
-from duewheel.wheel.dequeue_config import SPAN_RECORDS
+from duewheel.wheel.dequeue_config import RECURRING_MAX, SPAN_RECORDS
 from duewheel.wheel.slots import hour_of, last_slot_of_hour
 from duewheel.wheel.storage.byte_layouts import (
     MAGIC_RECURRING,
@@ -71,8 +71,7 @@ class ScannedChunk:
     @property
     def recurring(self) -> Bool:
         """Rows of recurring timers."""
-        recurring: Bool = (self.records["magic"] & MAGIC_RECURRING) != 0
-        return recurring
+        return _is_recurring(self.records)
 
     def part(self, first: int, end: int) -> ScannedChunk:
         """Rows `first` to `end` − 1 as a chunk of its own; copies nothing."""
@@ -100,9 +99,11 @@ class SlotScan:
         after: int,
         until: int,
         span_records: int = SPAN_RECORDS,
+        recurring_max: int = RECURRING_MAX,
     ) -> None:
         self._directory = directory
         self._span_records = span_records
+        self._recurring_max = recurring_max
         self._scanned = after
         self._until = until
         self._span: _Span | None = None
@@ -125,8 +126,9 @@ class SlotScan:
         # For whole records, take is ten times as fast as indexing.
         records = view.take(position // RECORD_BYTES)
         self._require_own(span, slot, position, records)
-        sizes = _leaving_bytes(records).cumsum()
-        count = max(1, int(sizes.searchsorted(bytes_max, "right")))
+        by_bytes = _leaving_bytes(records).cumsum().searchsorted(bytes_max, "right")
+        by_rows = _is_recurring(records).cumsum().searchsorted(self._recurring_max, "right")
+        count = max(1, int(min(by_bytes, by_rows)))
         return span.take(slot[:count], records[:count], self._until)
 
     def _require_own(self, span: _Span, slot: Int64, position: Int64, records: Records) -> None:
@@ -171,8 +173,13 @@ class SlotScan:
 def _leaving_bytes(records: Records) -> Int64:
     """The bytes that each row brings into a transaction: a recurring one its message twice."""
     sizes = records["size_py"].astype(np.int64)
-    twice: Int64 = np.where((records["magic"] & MAGIC_RECURRING) != 0, 2 * sizes, sizes)
+    twice: Int64 = np.where(_is_recurring(records), 2 * sizes, sizes)
     return twice
+
+
+def _is_recurring(records: Records) -> Bool:
+    recurring: Bool = (records["magic"] & MAGIC_RECURRING) != 0
+    return recurring
 
 
 class _Span:

@@ -13,8 +13,8 @@ A row is split where it leaves the wheel, before its fate is decided (fate.py):
 So a successor waits for no target: whatever the fate of a firing is, they share the transaction.
 Copies come after all rows, and go where rolled ones go (requeue.py), signed and held like them.
 
-A loop over the recurring rows: their number in a transaction is bounded (`split_by_limits` in
-decode.py), and instants are cached by their text (wheel/recurrence.py).
+A loop over the recurring rows: their number in a chunk is bounded (slot_scan.py), and instants are
+cached by their text (wheel/recurrence.py).
 """
 
 from __future__ import annotations

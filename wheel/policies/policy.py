@@ -11,8 +11,7 @@ A policy computes for each row of a chunk the instant before which it does not l
 
 Everything else is done once for all policies, from the columns that `postponed` sets: fate.py
 decides (a row that can never be published comes first; a copy that its timer topic refuses leaves
-now), requeue.py makes the copies, split_by_limits bounds the transaction, and statistics.py counts
-the rows by policy.
+now), requeue.py makes the copies, and statistics.py counts the rows by policy.
 
 Rules for a policy:
 
