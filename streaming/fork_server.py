@@ -35,7 +35,7 @@ from pathlib import Path
 
 from pyspark import worker_util
 
-from duewheel.osutil.host_share import do_without_pandas, share_one_heap
+from duewheel.osutil.priority_and_heap import do_without_pandas, share_one_heap
 from duewheel.streaming import fork_request
 
 _DAEMON = "pyspark.daemon"

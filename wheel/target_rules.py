@@ -15,7 +15,7 @@ import numpy as np
 from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION
-from duewheel.schemas.wire.compression import Codec
+from duewheel.schemas.wire.codec_names import Codec
 
 _TOPIC_SHOWN_MAX = 249  # Kafka's limit for a name; a longer one, a mistake, is shown in part
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from duewheel.schemas.wire.batch_header import CRC_END, HEADER, HEADER_BYTES, LENGTH_END, MAGIC
-from duewheel.schemas.wire.compression import CODECS, Codec
+from duewheel.schemas.wire.codec_names import CODECS, Codec
 from duewheel.schemas.wire.crc32c import crc32c
 from duewheel.schemas.wire.defects import Defect
 

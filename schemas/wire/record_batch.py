@@ -25,7 +25,7 @@ from duewheel.schemas.wire.batch_header import (
     LENGTH_END,
     MAGIC,
 )
-from duewheel.schemas.wire.compression import CODECS, Codec
+from duewheel.schemas.wire.codec_names import CODECS, Codec
 from duewheel.schemas.wire.crc32c import crc32c
 from duewheel.schemas.wire.record_codec import Records
 

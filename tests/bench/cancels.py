@@ -34,7 +34,7 @@ from tests.harness.timer_shard import TimerShard  # noqa: E402
 from duewheel.checkpoints.local_state import dequeue_has_decided  # noqa: E402
 from duewheel.checkpoints.process_role import Role  # noqa: E402
 from duewheel.clock import SystemClock  # noqa: E402
-from duewheel.osutil.host_share import share_one_heap  # noqa: E402
+from duewheel.osutil.priority_and_heap import share_one_heap  # noqa: E402
 from duewheel.osutil.signals import stop_signals  # noqa: E402
 from duewheel.schemas.arrays import Bool, Int64  # noqa: E402
 from duewheel.schemas.batches import (  # noqa: E402

@@ -25,7 +25,7 @@ from duewheel.schemas.wire.batch_reader import (
     committed_batches,
     end_offset,
 )
-from duewheel.schemas.wire.compression import CODECS
+from duewheel.schemas.wire.codec_names import CODECS
 from duewheel.schemas.wire.crc32c import crc32c
 
 Change = Callable[[st.DataObject, bytes], bytes]

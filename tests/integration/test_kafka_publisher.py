@@ -50,7 +50,7 @@ from duewheel.kafka.publish.fenced_session import ShardNames
 from duewheel.kafka.publish.publisher import KafkaPublisher, PublisherHooks
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX
 from duewheel.kafka.transaction_limits import TransactionLimits
-from duewheel.schemas.wire.compression import CODECS, Codec
+from duewheel.schemas.wire.codec_names import CODECS, Codec
 from duewheel.wheel.dequeue import encoder
 from duewheel.wheel.publisher_protocol import publish_progress
 

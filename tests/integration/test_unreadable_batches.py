@@ -20,7 +20,7 @@ from tests.harness.topics import alter
 from duewheel.config.settings import load
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.wire.batch_reader import HEADERS_MAX
-from duewheel.schemas.wire.compression import Codec
+from duewheel.schemas.wire.codec_names import Codec
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import encode
 from duewheel.schemas.wire.varint import varint

@@ -24,7 +24,7 @@ from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import EMPTY, choose, decimals, join, take
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.receipts import receipt_bodies
-from duewheel.schemas.wire.compression import Codec
+from duewheel.schemas.wire.codec_names import Codec
 from duewheel.schemas.wire.record_batch import Batch, split_records
 from duewheel.schemas.wire.record_codec import Records, framed, header_name
 from duewheel.wheel.dequeue.partitioner import Group

@@ -7,6 +7,8 @@ from duewheel.schemas.header_names import TAG_BYTES_MAX
 
 PAGE_MAX = 1_000
 BULK_MAX = 10_000
+# A command is run by an operator on the host, and shows its progress: it may change more at once.
+COMMAND_BULK_MAX, COMMAND_BULK_DEFAULT = 100_000, 1_000
 BUCKETS_MAX = 400
 KEY_MAX = 4_096
 ID_MAX = 255

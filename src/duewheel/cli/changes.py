@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from duewheel.api.limits import COMMAND_BULK_DEFAULT, COMMAND_BULK_MAX
 from duewheel.api.requests import KeyedTimers, NamedTimers, NewTimer, Replacement, TimerFilter
 from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import with_dry_run, with_writer, with_writer_from_files
@@ -26,8 +27,6 @@ from duewheel.errors import ConfigError, Conflict
 
 if TYPE_CHECKING:
     from duewheel.ops.changes.timer_writer import TimerWriter
-
-_AT_MOST = 1_000
 
 
 @click.command(cls=CommandWithExamples)
@@ -77,8 +76,8 @@ def cancel(writer: TimerWriter, named: NamedTimers, wait: ReplyWait, output: Pri
 @with_fields(TimerFilter, *OF_PENDING_TIMERS)
 @click.option(
     "--at-most",
-    type=click.IntRange(1, 100_000),
-    default=_AT_MOST,
+    type=click.IntRange(1, COMMAND_BULK_MAX),
+    default=COMMAND_BULK_DEFAULT,
     help="if more timers match, none is cancelled",
 )
 @with_dry_run

@@ -47,7 +47,7 @@ from duewheel.config.values import (
 from duewheel.schemas.header_names import LEVELS_MS
 from duewheel.schemas.name_patterns import may_name_topic
 from duewheel.schemas.request.topic_settings import CANCEL, DEFAULT, KEY, NATIVE, TopicContract
-from duewheel.schemas.wire.compression import Codec
+from duewheel.schemas.wire.codec_names import Codec
 from duewheel.wheel.slots import TimelineKind
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one

@@ -33,7 +33,7 @@ from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.kafka.publish.publisher import KafkaPublisher, PublisherHooks
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import first_starts
-from duewheel.osutil.host_share import do_without_pandas, share_one_heap
+from duewheel.osutil.priority_and_heap import do_without_pandas, share_one_heap
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
 from duewheel.runtime import take_settings
 from duewheel.runtime.lag_watch import LagWatch

@@ -54,8 +54,8 @@ from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.discovery import TakenTopics, discover
-from duewheel.osutil.host_share import do_without_pandas, yield_processors
 from duewheel.osutil.metrics_server import Together, served
+from duewheel.osutil.priority_and_heap import do_without_pandas, yield_processors
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals
 from duewheel.runtime.checkpointer import CheckpointThread
 from duewheel.runtime.ingest_metrics import IngestMetrics

@@ -16,7 +16,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.osutil.host_share import do_without_pandas
+from duewheel.osutil.priority_and_heap import do_without_pandas
 from duewheel.serve.access import Access, warn_of_doubts
 from duewheel.serve.app import make_app
 from duewheel.serve.connections import IDLE_S, Connection, Listener, require_internals

@@ -30,7 +30,7 @@ from kafka.codec import (
 
 from duewheel.errors import Misconfigured
 from duewheel.schemas.wire.batch_reader import Undecodable
-from duewheel.schemas.wire.compression import Codec
+from duewheel.schemas.wire.codec_names import Codec
 from duewheel.schemas.wire.defects import Defect
 
 if TYPE_CHECKING:  # the client reads compressed batches without numpy

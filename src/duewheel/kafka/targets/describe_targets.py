@@ -23,7 +23,7 @@ from duewheel.kafka.topics.description import Topic, TopicSettings, describe, de
 from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
 from duewheel.kafka.topics.transaction_settings import unsurvivable
 from duewheel.kafka.transaction_limits import TransactionLimits
-from duewheel.schemas.wire.compression import CODECS
+from duewheel.schemas.wire.codec_names import CODECS
 from duewheel.wheel.target_rules import Reason, Target
 
 # The settings that are read of each target.

@@ -13,7 +13,7 @@ from kafka.record import MemoryRecords
 
 from duewheel.kafka.log.compression import PLAIN_BYTES_MAX, Compression, compressed, decompressed
 from duewheel.schemas.wire.batch_reader import Undecodable
-from duewheel.schemas.wire.compression import CODECS, Codec
+from duewheel.schemas.wire.codec_names import CODECS, Codec
 from duewheel.schemas.wire.defects import Defect
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.single_record import several

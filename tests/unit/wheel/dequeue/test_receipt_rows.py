@@ -17,7 +17,7 @@ from duewheel.kafka.log.compression import compressed
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.receipts import Receipt
-from duewheel.schemas.wire.compression import Codec
+from duewheel.schemas.wire.codec_names import Codec
 from duewheel.schemas.wire.record_batch import seal
 from duewheel.wheel.dequeue.encoder import Encoder, encode
 from duewheel.wheel.dequeue.receipt_rows import LATENESS_ERROR_MAX_MS, Receipts

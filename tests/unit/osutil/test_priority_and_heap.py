@@ -10,7 +10,7 @@ from pathlib import Path
 GROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 PROBE = """
 import os, pathlib, subprocess, sys, threading
-from duewheel.osutil.host_share import yield_processors
+from duewheel.osutil.priority_and_heap import yield_processors
 begun, found, end = threading.Event(), [], threading.Event()
 def run():
     begun.set()
@@ -50,7 +50,7 @@ def test_a_process_that_yields_has_a_lower_priority_in_all_its_parts() -> None:
 def test_columns_can_be_made_without_pandas() -> None:
     code = """if True:
         import sys
-        from duewheel.osutil.host_share import do_without_pandas
+        from duewheel.osutil.priority_and_heap import do_without_pandas
         do_without_pandas()
         import pyarrow as pa, pyspark.testing.utils
         assert pa.array([1, None]).null_count == 1
