@@ -18,7 +18,9 @@ record batch of each partition, and tasks would decode all of these again for ea
 processor time for some kilobytes that were sent once.
 
 Offsets below the close page's marks are free. They were taken before: in a recovery, delivery waits
-for them; in a standby, its owner has taken them. So are those that retention has deleted.
+for them; in a standby, its owner has taken them. So are those that retention has deleted. A standby
+reads no others: its buckets stay empty. A batch with later messages would wait until the owner has
+taken them, and with it the messages of all other topics.
 
 Invariant: only the planning process of ingest's query counts, so a batch that is run again costs
 nothing, and a quota that is changed changes no batch that is planned.
@@ -57,11 +59,14 @@ class TopicQuotas:
         self._filled_ms = clock.boottime_ms()
         self._bucket = dict.fromkeys(per_second, 0.0)
         self._counted_from: Offsets = {}  # of the partitions with a quota, since `permitted`
-        self._free_below: Offsets = {}
+        self._taken: Offsets = {}  # the close page's marks
+        self._is_standby = False
+        self._log_starts: Offsets = {}
         self._free = frozenset[str]()  # topics with free offsets, since `permitted`
         self._unsettled = frozenset[str]()  # topics of the last batch whose bytes are not paid yet
         self._turns: dict[str, tuple[TopicPartition, int]] = {}  # by topic: whose, until
-        self._free_is_due = Interval(clock, _UPKEEP_MS)
+        self._pages_are_due = Interval(clock, _UPKEEP_MS)
+        self._starts_are_due = Interval(clock, _UPKEEP_MS)
         self._note_is_due = Interval(clock, _UPKEEP_MS)
         self._has_noted = True  # the process before may have
 
@@ -75,16 +80,17 @@ class TopicQuotas:
         last stable offset), or as far as the quota of its topic permits. `log_starts` returns the
         first offsets of the logs of some partitions.
         """
-        self._fill()
         limited = [p for p, end in log_ends.items() if p[0] in self._bucket and firsts[p] < end]
+        if limited:
+            self._read_pages()
+        self._fill()
         self._counted_from = {p: firsts[p] for p in limited}
         self._free = frozenset[str]()
         over = self._topics_over(log_ends)
         if over:
-            self._read_free(limited, log_starts)
-            self._counted_from = {
-                p: min(max(firsts[p], self._free_below.get(p, 0)), log_ends[p]) for p in limited
-            }
+            if self._starts_are_due.is_over():
+                self._log_starts = log_starts(limited)
+            self._counted_from = {p: min(self._free_below(p, firsts), log_ends[p]) for p in limited}
             self._free = frozenset(p[0] for p in limited if firsts[p] < self._counted_from[p])
         ends = dict(log_ends)
         for topic in over:
@@ -119,7 +125,8 @@ class TopicQuotas:
         now_ms = self._clock.boottime_ms()
         passed_s, self._filled_ms = (now_ms - self._filled_ms) / 1000, now_ms
         for topic, rate in self._per_second.items():
-            self._bucket[topic] = min(self._bucket[topic], rate) + rate * passed_s
+            filled = min(self._bucket[topic], rate) + rate * passed_s
+            self._bucket[topic] = 0.0 if self._is_standby else filled
 
     def _topics_over(self, log_ends: Offsets) -> list[str]:
         """Lists the topics with more messages, free ones included, than their buckets have."""
@@ -155,21 +162,19 @@ class TopicQuotas:
             self._turns[topic] = current, self._filled_ms + _TURN_MS
         return sorted(partitions, key=lambda p: (p < current, p))
 
-    def _read_free(
-        self,
-        partitions: list[TopicPartition],
-        log_starts: Callable[[list[TopicPartition]], Offsets],
-    ) -> None:
-        """Reads the offsets below which messages do not count. Marks and logs' starts only rise,
-        and a new partition has no messages that were taken.
+    def _read_pages(self) -> None:
+        """Reads the marks, which only rise. A standby follows its owner's at each look."""
+        if self._pages_are_due.is_over() or self._is_standby:
+            with State.open(self._data_dir, READING_FS) as state:
+                close, self._is_standby = state.close(), state.standby
+            self._taken = close.marks if close else {}
+
+    def _free_below(self, partition: TopicPartition, firsts: Offsets) -> int:
+        """The first offset of a partition that counts. Logs' starts only rise, and a new partition
+        has no messages that were taken.
         """
-        if not self._free_is_due.is_over():
-            return
-        with State.open(self._data_dir, READING_FS) as state:
-            close = state.close()
-        taken = close.marks if close else {}
-        starts = log_starts(partitions)
-        self._free_below = {p: max(taken.get(p, 0), starts.get(p, 0)) for p in partitions}
+        taken, start = (each.get(partition, 0) for each in (self._taken, self._log_starts))
+        return max(firsts[partition], taken, start)
 
     def _note(self, waiting: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Writes the file for `status` and the lag watch. It is a hint: a full disk must not end

@@ -109,6 +109,25 @@ def test_partitions_with_much_take_turns(planner: Planner) -> None:
     assert planner.plan({A: 25, B: 1_000, ("a", 2): 1_000}, 1_000) == {A: 5, B: 5, ("a", 2): 0}
 
 
+def test_a_standby_plans_what_its_owner_has_taken_and_no_more(planner: Planner) -> None:
+    """A batch with later rows waits for the owner, and with it the rows of all other topics: with
+    buckets of its own a standby was 1,700 s behind after an hour.
+    """
+    with State.open(planner.path) as state:
+        state.set_standby(on=True)
+        state.restart_close(Close(1, {A: 40, FREE: 10}, 1, {A: 40, FREE: 10}))
+    ends = {A: 1_000, B: 5, FREE: 50}
+    assert planner.plan(ends, 60_000) == {A: 40, B: 0, FREE: 50}
+    assert planner.plan({**ends, FREE: 60}, 60_000) == {A: 0, B: 0, FREE: 10}
+    with State.open(planner.path) as state:
+        state.restart_close(Close(2, {A: 47, B: 5}, 2, {A: 47, B: 5}))
+    assert planner.plan(ends, 100) == {A: 7, B: 5, FREE: -10}, "no second later"
+    with State.open(planner.path) as state:
+        state.set_standby(on=False)
+    assert planner.plan({A: 1_000}, 100) == {A: 1}, "its bucket was empty"
+    assert planner.plan({A: 1_000}, 1_000) == {A: RATE}
+
+
 def test_a_quota_cuts_one_record_batch_of_a_topic_at_a_time(planner: Planner) -> None:
     """64 partitions, each with one batch of 999 messages, at 500 messages a second."""
     planner.quotas = TopicQuotas({"a": 500}, planner.path, planner.clock)
