@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from duewheel.schemas.arrays import Int32, Int64
+from duewheel.schemas.arrays import Bool, Int32, Int64
 from duewheel.schemas.batches import ANY_TIME, NO_POLICY, Deliveries, TopicPartition
 from duewheel.schemas.columns import choose, coded
 from duewheel.schemas.hashing import source_names
@@ -64,16 +64,22 @@ class DecodedChunk:
             self.flags[first:end],
         )
 
+    @property
+    def seed(self) -> Bool:
+        """Which rows are seeds of recurring timers."""
+        seed: Bool = (self.flags & FLAG_SEED) != 0
+        return seed
+
     def recurring(self, precision_ms: int) -> Recurring:
         """The rows of recurring timers that leave the wheel here: others of them roll."""
         rows = np.flatnonzero(self.chunk.recurring & ~self.deliveries.is_copy)
-        flags = self.flags[rows]
         # A seed that replaces another timer was taken once the slots before its own were closed:
         # their instants are the other's, which may have fired.
         closed_ms = (self.chunk.slot[rows] - 1) * precision_ms
-        replaces, due_ms = (flags & FLAG_RESCHEDULE) != 0, self.deliveries.due_ms[rows]
+        replaces = (self.flags[rows] & FLAG_RESCHEDULE) != 0
+        due_ms = self.deliveries.due_ms[rows]
         after_ms = np.where(replaces, np.maximum(due_ms, closed_ms), due_ms)
-        return Recurring(rows, (flags & FLAG_SEED) != 0, after_ms)
+        return Recurring(rows, self.seed[rows], after_ms)
 
 
 def decode_chunk(chunk: ScannedChunk, messages: StoredMessages, topics: TopicNames) -> DecodedChunk:

@@ -299,7 +299,7 @@ class Pipeline:
                 precision_ms=geometry.precision_ms,
                 window_ms=geometry.window_ms,
                 now_ms=slots.now_ms,
-                pending=~(delivered | is_cancelled(chunk.records)),
+                pending=~(delivered | is_cancelled(chunk.records) | whole.seed),
                 queues=self._queues,
             )
             whole = replace(whole, deliveries=postponed(rows, policies))

@@ -80,7 +80,7 @@ class DueRows:
     window_ms: int  # the roll window: the longest wait of one copy
     # When their range was closed, by this host's clock while the brokers' agrees (clock_guard.py)
     now_ms: int
-    pending: Bool  # neither cancelled nor delivered
+    pending: Bool  # neither cancelled, nor delivered, nor a seed, which fires nothing
     queues: dict[str, RateQueue]  # by target, of this loop
 
     @property

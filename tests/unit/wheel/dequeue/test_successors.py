@@ -27,6 +27,7 @@ from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue.routing import route
 from duewheel.wheel.policies.expiry import Expiry
 from duewheel.wheel.policies.hot_slots import HotSlots
+from duewheel.wheel.policies.rate import Rate
 from duewheel.wheel.publisher_protocol import Prepared
 from duewheel.wheel.recurrence import HEADERS, PAUSED_MS, parted
 from duewheel.wheel.slots import WheelConfig
@@ -318,6 +319,19 @@ def test_a_transaction_has_a_bounded_number_of_recurring_rows(tmp_path: Path) ->
     sizes = [len(d) for d, _ in world.publisher.committed if d is not None and len(d)]
     assert max(sizes) == 8, "four, and their successors"
     assert Counter(world.instants) == {10: 30, 20: 30}
+    world.kill()
+
+
+def test_seeds_take_no_turn_in_the_queue_of_a_target(tmp_path: Path) -> None:
+    """They fire nothing: a hundred of them let the next timer of a target wait for 97 s."""
+    world = RecurringWorld(tmp_path, policies=(Rate({"orders": 1.0}),))
+    for n in range(20):
+        world.every(b"90d", name=b"t%d" % n)
+    world.run(3)
+    world.every(b"10s", name=b"first")
+    world.run(12)
+    assert world.instants == [13]
+    assert not any((d.not_before_ms > 0).any() for d, _ in world.publisher.committed if d)
     world.kill()
 
 
