@@ -26,9 +26,10 @@ SPAN_RECORDS = 1 << 20
 # half of it. Names without a topic do not count: their rows write to no partition of their own.
 PARTITIONS_MAX = 2_000
 
-# Python makes their successors one by one, 0.3 ms each at most: a transaction with more would keep
-# other timers waiting for seconds. Rolled and postponed rows are columns, and need no bound.
-RECURRING_MAX = 2_000
+# Python makes their successors one by one, 0.5 ms each at most: a transaction with more would keep
+# other timers waiting for more than half a second. Rolled and postponed rows are columns, and need
+# no bound.
+RECURRING_MAX = 1_000
 
 REPLIES_MAX = 1_000  # replies and chases of one transaction
 

@@ -42,7 +42,7 @@ BOUNDS: Mapping[str, str] = {
     inputs.FORGED: "their bytes, once for each key (`schemas/wire/copy_mac.py`)",
     inputs.CANCELS: "1 KiB each (`byte_budget.py`); 1,000 replies of a transaction",
     inputs.RESCHEDULES: "the same",
-    inputs.RECURRING: "`recurring = true`; 64 KiB each (`schemas/header_names.py`); 2,000 of a "
+    inputs.RECURRING: "`recurring = true`; 64 KiB each (`schemas/header_names.py`); 1,000 of a "
     "transaction",
     inputs.EXPRESSIONS: "the same; 100 bytes each; nine years are searched "
     "(`wheel/cron_instants.py`)",

@@ -55,8 +55,9 @@ Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 # Spark needs 450 MiB, and the collector leaves nine tenths of a heap: with less the JVM ends at
 # each start.
 HEAP_MIN_BYTES = 512 << 20
-# Setting or firing a schedule costs dequeue up to 0.1 ms: so one timer topic takes a fifth of it.
-RECURRING_QUOTA = 2_000
+# Setting or firing a schedule costs dequeue up to 0.5 ms, depending on its expression: so one timer
+# topic takes half of it at most.
+RECURRING_QUOTA = 1_000
 
 
 def heap_bytes(text: str) -> int:
@@ -163,7 +164,7 @@ class TimerTopic(Section):
     """The longest delay of its messages; at most `timer.max_delay`, which holds without it."""
     quota_per_second: Annotated[int, Field(ge=1)] | None = Field(default=None, examples=[7])
     """How many of its messages a shard takes per second; further ones wait in Kafka
-    (docs/flow.md). With `recurring` the default is 2,000."""
+    (docs/flow.md). With `recurring` the default is 1,000."""
     past_due: Literal["fire", "dead-letter"] = "fire"
     """Whether a message that is due at its timestamp or before is delivered at once, or becomes a
     dead letter."""
