@@ -34,6 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.fs import READING_FS
 from duewheel.checkpoints.quota_waiting import QuotaWaiting
 from duewheel.checkpoints.state_file import State
@@ -59,7 +60,7 @@ class TopicQuotas:
         self._filled_ms = clock.boottime_ms()
         self._bucket = dict.fromkeys(per_second, 0.0)
         self._counted_from: Offsets = {}  # of the partitions with a quota, since `permitted`
-        self._taken: Offsets = {}  # the close page's marks
+        self._taken: Marks = {}  # the close page's marks
         self._is_standby = False
         self._log_starts: Offsets = {}
         self._free = frozenset[str]()  # topics with free offsets, since `permitted`
