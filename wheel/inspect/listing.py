@@ -116,6 +116,7 @@ class Filter:
     tag: bytes | None = None
     first_offset: int | None = None  # of the first copy, in its partition
     recurring: bool = False  # recurring timers alone
+    live: bool = False  # those alone that are not cancelled
     timer_topics: TopicScope = ALL_TOPICS
 
     @property
@@ -247,7 +248,7 @@ class _RecordFilter:
             # The second one has the records of earlier versions.
             name = wanted.topic
             self._topic = [topic_hash(name, directory.state.uuid), java_hash(name)]
-        self._level, self._recurring = wanted.level, wanted.recurring
+        self._level, self._recurring, self._live = wanted.level, wanted.recurring, wanted.live
         self._ids: Int64 | None = None
         if wanted.timer_id is not None:
             self._ids = _lookup_hashes(directory, wanted.timer_id, wanted.timer_topics)
@@ -260,6 +261,8 @@ class _RecordFilter:
             fits &= level_of(records["magic"]) == self._level
         if self._recurring:
             fits &= (records["magic"] & MAGIC_RECURRING) != 0
+        if self._live:
+            fits &= ~is_cancelled(records)
         if self._ids is not None:
             fits &= np.isin(lookup_hash_of(records["reserved"]), self._ids)
 
@@ -324,6 +327,8 @@ def _timers(
         timer_id = messages.timer_id[row].as_py() or sources[row]
         if wanted.topic not in {None, target} or wanted.timer_id not in {None, timer_id}:
             continue  # another one with the same hash
+        if wanted.live and cancelled[row]:
+            continue  # since the pass over the logs
         key_value: bytes = messages.key_value[row].as_py()
         key, at = _framed(key_value, 0)
         value_size, _ = read_varint(key_value, at)

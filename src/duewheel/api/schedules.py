@@ -103,7 +103,9 @@ class ScheduleList(OfShard):
     """The recurring schedules of this shard by name."""
 
     schedules: list[ScheduleSummary]
-    more: bool = Field(description="there are more: these fire first")
+    more: bool = Field(
+        description="there are more, or may be, because the search ended: these fire first"
+    )
 
 
 class NextInstants(Result):

@@ -23,6 +23,7 @@ from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules import changes, listing, read_before_change
 from duewheel.ops.schedules.changes import WrittenSchedule
 from duewheel.ops.schedules.read_before_change import READ_S, LogEnds
+from duewheel.ops.timers.pending import SEARCH_S
 from duewheel.serve.change_records import Change, Changing, recorded
 from duewheel.serve.changes import WAIT_MAX_S, WAIT_S
 from duewheel.serve.problems import Refused, Responses, documented
@@ -50,10 +51,11 @@ T = TypeVar("T")
 async def list_schedules(
     service: Shared, scope: Scoped, timer_topic: OfTopic = None
 ) -> ScheduleList:
-    """The schedules of this shard by name: recurring timers that are pending, 10,000 at most."""
-    return await service.read(
-        listing.list_schedules, service.clock, listing.SERVED_MAX, timer_topic, scope
-    )
+    """The schedules of this shard by name: recurring timers that are pending, 10,000 at most. The
+    search for them ends after 10 s.
+    """
+    wanted = listing.SERVED_MAX, timer_topic, scope
+    return await service.search(listing.list_schedules, service.clock, *wanted, SEARCH_S)
 
 
 # A name may have slashes: longer paths come first.
@@ -61,7 +63,7 @@ async def list_schedules(
 async def next_instants(service: Shared, name: Name, timer_topic: OwnTimerTopic) -> NextInstants:
     """The next ten instants of a schedule, pauses aside."""
     return await _reading(
-        lambda: service.read(listing.next_instants, service.clock, name, timer_topic)
+        lambda: service.search(listing.next_instants, service.clock, name, timer_topic)
     )
 
 
@@ -69,7 +71,7 @@ async def next_instants(service: Shared, name: Name, timer_topic: OwnTimerTopic)
 async def show_schedule(service: Shared, name: Name, timer_topic: OwnTimerTopic) -> ScheduleSummary:
     """One schedule."""
     return await _reading(
-        lambda: service.read(listing.show_schedule, service.clock, name, timer_topic)
+        lambda: service.search(listing.show_schedule, service.clock, name, timer_topic)
     )
 
 

@@ -29,6 +29,7 @@ from duewheel.api.timers import PendingStats, TimerList
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, CorruptFile
+from duewheel.ops.schedules import listing
 from duewheel.ops.shard import lateness
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.timers import pending as timers
@@ -92,6 +93,30 @@ def test_counts_that_take_long_hold_no_other_read(
         assert status.result().status_code == 200
         assert not any(each.done() for each in polls)
     assert {each.result().json()["detail"] for each in polls} == {"enough"}
+
+
+@pytest.mark.parametrize("path", ["", "/daily", "/daily/next"])
+def test_looks_for_schedules_hold_no_other_read(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Each is a pass over all logs, and reads the messages of all schedules."""
+    begun, may_end = Semaphore(0), Event()
+
+    def slow(*_: Any, **__: Any) -> Any:
+        begun.release()
+        may_end.wait()
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(listing, "pending_copies", slow)
+    with ThreadPoolExecutor(READS_MAX + 1) as pool, ExitStack() as ending:
+        ending.callback(may_end.set)
+        looks = [pool.submit(client.get, f"/v1/schedules{path}") for _ in range(READS_MAX)]
+        begun.acquire()
+        status = pool.submit(client.get, "/v1/timers")
+        wait_until(status.done, "the timers wait for schedules", 10)
+        assert status.result().status_code == 200
+        assert not any(each.done() for each in looks)
+    assert {each.result().json()["detail"] for each in looks} == {"enough"}
 
 
 def test_requests_for_one_thing_leave_room_for_others(

@@ -5,10 +5,15 @@ A name belongs to its timer topic: who may write to another one can have the sam
 Between a firing and the moment at which ingest has taken the copy of the next instant, which is
 usually less than a second, a schedule is not pending anywhere. So who names one looks again after
 pauses: `patiently`, or the server, which holds no thread meanwhile. A look is a pass over all logs.
+
+Then it reads the messages of the schedules that its topics and name select: the writers of a topic
+decide how many. So it has a bound in time, but for `schedule apply`. A list that it ends says that
+there may be more. A search for one name is refused: the newest copy might be among those not read.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,15 +29,16 @@ from duewheel.ops.files import open_files, shard_fields
 from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules.read_before_change import LogEnds, files_to_change
 from duewheel.ops.schedules.schedule_record import without_messages
-from duewheel.ops.timers.pending import source_of
+from duewheel.ops.timers.pending import SEARCH_S, source_of
 from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
-from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks, list_pending
+from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 from duewheel.wheel.storage.data_directory import DataDirectory
 
 NEXT = 10
 SERVED_MAX = 10_000
 HINTS_MAX = 100
+HINTS_S = 1.0
 READ_PAUSES_S = (0.3,) * 3  # a read needs no token
 CHANGE_PAUSES_S = (0.15,) * 20  # one that fires each second is found if it is pending for 50 ms
 
@@ -45,16 +51,19 @@ def list_schedules(
     limit: int = sys.maxsize,
     timer_topic: str | None = None,
     scope: TopicScope = ALL_TOPICS,
+    within_s: float = math.inf,
 ) -> ScheduleList:
     """Lists the schedules of the timer topics in `scope`, or of one of them, by name; those that
-    fire first, if there are more than `limit`. Keeps no message, and decodes none.
+    fire first, if there are more than `limit`, or it takes longer than `within_s`. Keeps and
+    decodes no message.
 
     Raises:
         ConfigError: there is no data directory, or no such timer topic.
         CorruptFile: a pending timer is damaged.
     """
     topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
-    rows, now_ms = list[ScheduleSummary](), clock.now_ms()
+    rows, now_ms, end_s = list[ScheduleSummary](), clock.now_ms(), time.monotonic() + within_s
+    more = False
     with open_files(settings) as directory:
         of_shard = shard_fields(settings, directory)
         if topic is None:
@@ -65,10 +74,11 @@ def list_schedules(
             timers = part[: limit + 1 - len(rows)]
             records = without_messages(timers)
             rows += [r.summary(now_ms, timer) for r, timer in zip(records, timers, strict=True)]
-            if len(rows) > limit:
+            more = len(rows) > limit or time.monotonic() > end_s
+            if more:
                 break
     found = sorted(rows[:limit], key=lambda row: (row.name, row.timer_topic))
-    return ScheduleList(**of_shard, schedules=found, more=len(rows) > limit)
+    return ScheduleList(**of_shard, schedules=found, more=more)
 
 
 def show_schedule(
@@ -130,7 +140,8 @@ def find_schedules(
         ends: as `files_to_change`.
 
     Raises:
-        ConfigError: there is no data directory, or one is pending in several partitions.
+        ConfigError: there is no data directory; one is pending in several partitions; or the copies
+            of one name cannot be read within SEARCH_S. Several names are not bounded.
         RecoveryPending, IngestBehind: as `files_to_change`.
     """
     with files_to_change(settings, ends) as directory:
@@ -154,9 +165,12 @@ def _matching(directory: DataDirectory, wanted: Mapping[str, str]) -> dict[str, 
     """Returns the pending copies, by one pass that reads no message of another timer topic: there
     anyone may have the same names, any number of times.
     """
-    only = _id_of(next(iter(wanted))) if len(wanted) == 1 else None
+    if len(wanted) == 1:
+        parts = _in_time(directory, *wanted.items())
+    else:
+        parts = copies_of(directory, wanted.values())
     found = dict[str, PendingTimer]()
-    for timer in chain.from_iterable(copies_of(directory, wanted.values(), only)):
+    for timer in chain.from_iterable(parts):
         name = timer.id.decode(errors="surrogateescape")
         topic, partition, offset = source_of(timer)
         if wanted.get(name) != topic:
@@ -171,11 +185,33 @@ def _matching(directory: DataDirectory, wanted: Mapping[str, str]) -> dict[str, 
     return found
 
 
+def _in_time(directory: DataDirectory, named: tuple[str, str]) -> Iterator[list[PendingTimer]]:
+    """Yields the copies of a name in a timer topic; ConfigError if reading them takes longer than
+    SEARCH_S. The pass over the logs before the first part does not count: its length is no fault of
+    the name's, and no other try would be shorter.
+    """
+    name, topic = named
+    parts = copies_of(directory, [topic], _id_of(name))
+    first = next(parts, [])
+    end_s = time.monotonic() + SEARCH_S
+    for part in chain([first], parts):
+        if time.monotonic() > end_s:
+            raise ConfigError(
+                f"too many schedules have the name {name!r} in {topic}: the search ended after "
+                f"{SEARCH_S:g} s; cancel this id, then set the schedule again"
+            )
+        yield part
+
+
 def _with_schedule(directory: DataDirectory, name: str) -> set[str]:
     """Returns timer topics that have a schedule of this name: a hint, from few of them."""
-    wanted = Filter(timer_id=_id_of(name), recurring=True)
-    some = list_pending(directory, wanted, HINTS_MAX)
-    return {source_of(timer)[0] for timer in some if not timer.cancelled}
+    wanted = Filter(timer_id=_id_of(name), recurring=True, live=True)
+    topics, end_s = set[str](), time.monotonic() + HINTS_S
+    for chunk in list_chunks(directory, wanted, HINTS_MAX):
+        topics.update(source_of(timer)[0] for timer in chunk.timers)
+        if time.monotonic() > end_s:
+            break
+    return topics
 
 
 def _id_of(name: str) -> bytes:
@@ -193,9 +229,9 @@ def copies_of(
 def pending_copies(
     directory: DataDirectory, timer_id: bytes | None = None, scope: TopicScope = ALL_TOPICS
 ) -> Iterator[list[PendingTimer]]:
-    """Yields the recurring timers, all or those with an id, in the order in which they leave. They
-    come in parts, because their messages may be large.
+    """Yields the recurring timers that are not cancelled, all or those with an id, in the order in
+    which they leave. They come in parts, because their messages may be large.
     """
-    wanted = Filter(timer_id=timer_id, recurring=True, timer_topics=scope)
+    wanted = Filter(timer_id=timer_id, recurring=True, live=True, timer_topics=scope)
     for chunk in list_chunks(directory, wanted, sys.maxsize):
-        yield [timer for timer in chunk.timers if not timer.cancelled]
+        yield chunk.timers

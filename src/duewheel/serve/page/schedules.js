@@ -71,7 +71,8 @@ export function schedulesView(section) {
   return view;
 }
 
-const saysOf = ({ shard, recovering }) => unreadIn(recovering ? [shard] : []);
+const saysOf = ({ shard, recovering, more }) =>
+  unreadIn(recovering ? [shard] : []) + (more ? " There may be more, which fire later." : "");
 
 function cellsOf(row) {
   const next = or(row.next_due_ms, moment, muted("none"));
