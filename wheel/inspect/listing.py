@@ -94,12 +94,15 @@ class PendingTimer:
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
         """The user's headers."""
-        headers, at = [], 0
+        return list(self.each_header())
+
+    def each_header(self) -> Iterator[tuple[str, bytes | None]]:
+        """Yields the user's headers: there may be a million."""
+        at = 0
         while at < len(self.encoded_headers):
             name, at = _framed(self.encoded_headers, at)
             value, at = _framed(self.encoded_headers, at)
-            headers.append(((name or b"").decode(errors="replace"), value))
-        return headers
+            yield (name or b"").decode(errors="replace"), value
 
 
 @dataclass(frozen=True, slots=True)

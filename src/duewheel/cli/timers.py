@@ -71,6 +71,9 @@ def show_timers(
     Reads the data directory, without Kafka. A timer without an id has its topic-partition@offset
     as its id. Of one id it shows 100 timers; `list --id` shows all.
 
+    Of a long message it shows the start: 64 KiB of a key, 1,000 headers, 1 MiB of a value.
+    `key_bytes`, `header_count` and `value_bytes` have the whole length.
+
     Exit code 0: shown; 1: no such timer is pending.
     """
     from duewheel.ops.timers import pending

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -216,12 +216,14 @@ def registry_values(settings: Settings) -> RegistryValues | None:
 def decoded_fields(
     settings: Settings,
     topic: str,
-    headers: Collection[tuple[str, bytes | None]],
+    headers: Iterable[tuple[str, bytes | None]],
     value: bytes | None,
 ) -> dict[str, str]:
     """Returns the fields of WithDecoded (api/messages.py) that a value of a topic has."""
     values = registry_values(settings)
-    found = None if values is None else values.decoded(topic, headers, value)
+    if values is None:
+        return {}
+    found = values.decoded(topic, [each for each in headers if each[0] == HEADER], value)
     if found is None:
         return {}
     fields = found._asdict().items()

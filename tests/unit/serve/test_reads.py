@@ -13,17 +13,21 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Semaphore
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from starlette.requests import ClientDisconnect
 from tests.harness.launcher import wait_until
-from tests.harness.local_world import NOW_MS
+from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.served import COUNT, fill, served, settings_of
+from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
+from duewheel.api.messages import BODY_BYTES, HEADERS_SHOWN
 from duewheel.api.requests import BulkCancel
 from duewheel.api.timers import PendingStats, TimerList
 from duewheel.checkpoints.state_file import Damage, State
@@ -34,6 +38,8 @@ from duewheel.ops.shard import lateness
 from duewheel.ops.shard.pause import set_paused
 from duewheel.ops.timers import pending as timers
 from duewheel.ops.timers import pending_histogram
+from duewheel.schemas.columns import binary
+from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.serve import shard
 from duewheel.serve.service import READS_MAX, WAITING_MAX
 
@@ -173,6 +179,32 @@ def test_bodies_are_shown_if_that_is_set(tmp_path: Path) -> None:
         shown = client.get(f"/v1/timers/{timer['handle']}").json()
     assert shown["value"] == timer["source"] * 1
     assert shown["headers"] == [{"name": "h", "value": None, "value_base64": "/wA="}]
+
+
+@pytest.mark.parametrize("body", [False, True])
+def test_one_timer_of_any_length_is_a_short_answer(tmp_path: Path, *, body: bool) -> None:
+    """A key or headers of 40 MiB are a few KiB of a compressed record, and 240 MiB of JSON."""
+    settings = settings_of(tmp_path, show_bodies=body)
+    world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
+    batch = timer_batch([TimerRow(0, 1, NOW_MS + 1_000)])
+    octets, count = framed_bytes(b"\1" * (2 << 20)), 50_000
+    header = framed_bytes(b"\1" * 40) + framed_bytes(b"1")
+    batch = replace(
+        batch,
+        key_value=binary([2 * octets]),
+        headers=binary([header * count]),
+        header_count=np.array([count], np.int32),
+    )
+    world.engine.append(batch, {P0: 2})
+    world.stop()
+    with served(settings) as client:
+        (timer,) = listed(client)["timers"]
+        answer = client.get(f"/v1/timers/{timer['handle']}")
+    shown = answer.json()
+    assert (shown["key_bytes"], shown["header_count"]) == (2 << 20, count)
+    assert shown["value_shown_bytes"] == (BODY_BYTES if body else None)
+    assert len(shown["headers"] or shown["header_names"]) == HEADERS_SHOWN
+    assert len(answer.content) < (14 << 20 if body else 1 << 20)
 
 
 def test_what_is_not_pending_is_not_found(client: TestClient) -> None:

@@ -15,7 +15,7 @@ from duewheel.api.dead_letters import (
     DeadLetterSummary,
     DeadLetterWithMessage,
 )
-from duewheel.api.messages import key_in_list, octets_shown
+from duewheel.api.messages import KEY_SHOWN_BYTES, LONG_KEY_BYTES, octets_shown, start_of
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.client.request_headers import rejection_in
 from duewheel.config.range_ends import BEGINNING, Bound
@@ -142,11 +142,11 @@ def _parts(
 
 
 def summary_of(
-    letter: DeadLetter, position: ReplayPosition, *, whole: bool = False
+    letter: DeadLetter, position: ReplayPosition, key_max: int = KEY_SHOWN_BYTES
 ) -> DeadLetterSummary:
-    """Returns a dead letter without its message; `whole`: with all of a long key."""
-    key, key_bytes = (letter.key, None) if whole else key_in_list(letter.key)
-    timer_id, _ = key_in_list(letter.timer_id)  # longer only if it was refused for that
+    """Returns a dead letter without its message, with `key_max` bytes of its key at most."""
+    key, key_bytes = start_of(letter.key, key_max)
+    timer_id, _ = start_of(letter.timer_id)  # longer only if it was refused for that
     return DeadLetterSummary(
         partition=letter.partition,
         offset=letter.offset,
@@ -206,11 +206,17 @@ def one_letter(
             for letter in letters:
                 if not scope.has_record(letter.source):
                     return None
-                headers = [(printable_name(name), value) for name, value in letter.headers]
-                summary = summary_of(letter, position, whole=True)
-                message = headers, letter.value
-                record = record_if_named(letter.source)
-                timer_topic = "" if record is None else record[0][0]
-                decode = partial(decoded_fields, settings, timer_topic, *message)
-                return DeadLetterWithMessage.of(summary, *message, body=body, decode=decode)
+                return _with_message(settings, letter, position, body=body)
     return None
+
+
+def _with_message(
+    settings: Settings, letter: DeadLetter, position: ReplayPosition, *, body: bool
+) -> DeadLetterWithMessage:
+    record = record_if_named(letter.source)
+    timer_topic = "" if record is None else record[0][0]
+    decode = partial(decoded_fields, settings, timer_topic, letter.headers, letter.value)
+    names = ((printable_name(name), value) for name, value in letter.headers)
+    message = names, len(letter.headers), letter.value
+    summary = summary_of(letter, position, LONG_KEY_BYTES)
+    return DeadLetterWithMessage.of(summary, *message, body=body, decode=decode)

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 
 from duewheel.api.limits import tag_octets
-from duewheel.api.messages import key_in_list, octets_shown
+from duewheel.api.messages import KEY_SHOWN_BYTES, LONG_KEY_BYTES, octets_shown, start_of
 from duewheel.api.requests import TimerFilter, TimerQuery
 from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
@@ -126,8 +126,9 @@ def pending_by_handle(
 
 
 def _with_message(settings: Settings, timer: PendingTimer, *, body: bool) -> TimerWithMessage:
-    summary, message = summary_of(timer, whole=True), (timer.headers, timer.value)
-    decode = partial(decoded_fields, settings, source_of(timer)[0], *message)
+    summary, value = summary_of(timer, LONG_KEY_BYTES), timer.value
+    decode = partial(decoded_fields, settings, source_of(timer)[0], timer.each_header(), value)
+    message = timer.each_header(), timer.header_count, value
     partition = timer.target_partition
     return TimerWithMessage.of(summary, *message, body=body, decode=decode, partition=partition)
 
@@ -147,9 +148,9 @@ def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) 
     return Filter(wanted.topic, first, last, page, wanted.level, wanted_id, wanted.key_octets, tag)
 
 
-def summary_of(timer: PendingTimer, *, whole: bool = False) -> TimerSummary:
-    """Returns a pending timer without its message; `whole`: with all of a long key."""
-    key, key_bytes = (timer.key, None) if whole else key_in_list(timer.key)
+def summary_of(timer: PendingTimer, key_max: int = KEY_SHOWN_BYTES) -> TimerSummary:
+    """Returns a pending timer without its message, with `key_max` bytes of its key at most."""
+    key, key_bytes = start_of(timer.key, key_max)
     return TimerSummary(
         id=timer.id.decode(errors="backslashreplace"),
         source=timer.source,

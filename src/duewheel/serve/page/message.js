@@ -2,23 +2,26 @@
 
 import { code, list, muted } from "./cells.js";
 import { el, note } from "./dom.js";
-import { bytes } from "./format.js";
+import { bytes, count } from "./format.js";
 
 /** Its elements. */
 export function messageOf({
   value_bytes: length,
   header_names: names,
   headers,
+  header_count: total,
   value,
   value_base64: encoded,
+  value_shown_bytes: start,
   decoded,
   decoded_by: schema,
   not_decoded: reason,
 }) {
   const size = length === null ? "no value (null)" : `value of ${bytes(length)}`;
+  const rest = total === null ? "" : ` … of ${count(total)}`;
   const title = el("h3", "Message");
   if (headers === null) {
-    const named = names?.length ? `headers ${names.join(", ")}` : "no headers";
+    const named = names?.length || rest ? `headers ${names.join(", ")}${rest}` : "no headers";
     return [title, note(`${size}; ${named}. Bodies are hidden: serve.show_bodies shows them.`)];
   }
   const shown = headers.map((header) => [
@@ -27,12 +30,13 @@ export function messageOf({
   ]);
   return [
     title,
-    el("p.muted", size),
+    el("p.muted", start === null ? size : `${size}, of which the first ${bytes(start)} are shown`),
     ...(decoded === null ? [] : [el("p.muted", `decoded by ${schema}`), block(decoded)]),
     ...(reason === null ? [] : [note(`Not decoded: ${reason}.`)]),
     octets(value, encoded, block),
     el("h3", "Headers"),
-    shown.length ? list(shown) : note("None"),
+    shown.length ? list(shown) : rest ? "" : note("None"),
+    rest && note(`${count(shown.length)}${rest} are shown.`),
   ];
 }
 

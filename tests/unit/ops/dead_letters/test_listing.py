@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 
-from duewheel.api.messages import KEY_SHOWN_BYTES
+import pytest
+from tests.harness.config_file import small_settings
+
+from duewheel.api.messages import KEY_SHOWN_BYTES, LONG_KEY_BYTES
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.cli.dead_letters import letter_line
 from duewheel.client.request_headers import rejected_headers
+from duewheel.ops.dead_letters import listing
 from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.schemas.dead_letters import DeadLetter
 
@@ -56,5 +62,31 @@ def test_a_long_key_is_shown_in_part() -> None:
     letter = DeadLetter(0, 7, 1_800_000_000_000, b"k" * 1_000_000, b"", ())
     shown = summary_of(letter, position)
     assert (shown.key, shown.key_bytes) == ("k" * KEY_SHOWN_BYTES, 1_000_000)
-    whole = summary_of(letter, position, whole=True)
-    assert (whole.key, whole.key_bytes) == ("k" * 1_000_000, None)
+    alone = summary_of(letter, position, LONG_KEY_BYTES)
+    assert (alone.key, alone.key_bytes) == ("k" * LONG_KEY_BYTES, 1_000_000)
+
+
+@pytest.mark.parametrize("body", [False, True])
+def test_one_letter_of_any_length_is_a_short_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, body: bool
+) -> None:
+    headers = [("\1" * 40, b"1")] * 50_000
+    letter = DeadLetter(0, 7, 1_800_000_000_000, b"\1" * (2 << 20), b"\1" * (2 << 20), headers)
+
+    class Reader:
+        """Of one letter."""
+
+        def bounds(self) -> dict[int, tuple[int, int]]:
+            return {0: (7, 8)}
+
+        def position(self) -> ReplayPosition:
+            return ReplayPosition.decode(None, "id")
+
+        def read(self, *_: int) -> Iterator[tuple[list[DeadLetter], int]]:
+            yield [letter], 8
+
+    monkeypatch.setattr(listing, "dead_letter_reader", lambda _: nullcontext(Reader()))
+    found = listing.one_letter(small_settings(tmp_path), 0, 7, body=body)
+    assert found is not None and found.key_bytes == 2 << 20
+    assert found.header_count == len(headers)
+    assert len(found.model_dump_json()) < (14 << 20 if body else 1 << 20)
