@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from duewheel.schemas.batches import ACCEPTED
 from duewheel.schemas.request.acceptance_rules import VALUE
-from duewheel.schemas.request.parser import Contract, parse_with_columns
-from duewheel.schemas.wire.batch_reader import BatchBody
+from duewheel.schemas.request.parser import WAITED, Contract, parse_with_columns
+from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
+from duewheel.schemas.wire.batch_reader import HEADERS_MAX, BatchBody
 from duewheel.schemas.wire.record_reader import read_batches
 from duewheel.schemas.wire.single_record import Header, encode
+
+Record = tuple[bytes | None, bytes | None, Sequence[Header]]
+"""Key, value and headers."""
+
+# Of records that no rule of the suite has judged.
+_REASONS: Mapping[str, str] = {
+    WAITED: "it ends with the headers of a dead letter that waits for its topic",
+    UNREADABLE_CODE: f"it has more headers than {HEADERS_MAX}, those of a record batch",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +56,35 @@ def rejection_of(
 
 
 def previews_of(
-    contract: Contract,
-    timer_topic: str,
-    records: Sequence[tuple[bytes | None, bytes | None, Sequence[Header]]],
-    now_ms: int,
+    contract: Contract, timer_topic: str, records: Sequence[Record], now_ms: int
 ) -> list[Preview]:
-    """Parses records (key, value, headers) of a timer topic as ingest will. `now_ms` stands for
+    """Parses records of a timer topic as ingest will, one preview for each. `now_ms` stands for
     their timestamp.
     """
+    return [
+        preview
+        for batch in _batches(records)
+        for preview in _of_batch(contract, timer_topic, batch, now_ms)
+    ]
+
+
+def _batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Divides the records: together they may have more headers than a batch, and ingest will not
+    read them as one. A record that has more by itself is alone.
+    """
+    first, left = 0, HEADERS_MAX
+    for place, (_, _, headers) in enumerate(records):
+        if len(headers) > left and first < place:
+            yield records[first:place]
+            first, left = place, HEADERS_MAX
+        left -= len(headers)
+    if records:
+        yield records[first:]
+
+
+def _of_batch(
+    contract: Contract, timer_topic: str, records: Sequence[Record], now_ms: int
+) -> Iterator[Preview]:
     octets = b"".join(encode(place, *record) for place, record in enumerate(records))
     body = BatchBody(
         octets=memoryview(octets),
@@ -74,15 +105,17 @@ def previews_of(
         batch.target.tolist(),
         strict=True,
     )
-    previews = []
+    rules = contract.rules.rules
     for row, (code, is_timer, due_ms, target) in enumerate(rows):
-        if code != ACCEPTED:
-            rule = contract.rules.rules[code]
+        if code >= len(rules):
+            name = batch.codes[code]
+            yield Preview(Rejection(name, _REASONS[name]), None, None)
+        elif code != ACCEPTED:
+            rule = rules[code]
             checked = columns.column(rule.column)[row].as_py()
             reason = rule.reason.replace(VALUE.decode(), str(checked))
-            previews.append(Preview(Rejection(rule.code, reason), None, None))
+            yield Preview(Rejection(rule.code, reason), None, None)
         elif is_timer:
-            previews.append(Preview(None, due_ms, batch.targets[target]))
+            yield Preview(None, due_ms, batch.targets[target])
         else:
-            previews.append(Preview(None, None, None))
-    return previews
+            yield Preview(None, None, None)
