@@ -9,11 +9,13 @@ delivered ones. It is exact, also the first one after a restart; snapshot.py def
   timer came later, or the slot of its roll instant. A cancelled timer counts until then.
 - A rolled timer is not in the wheel until ingest has taken its copy.
 - The log has a 32-bit hash of each topic: topics with the same hash count under the name of the
-  first. Producers choose names, so the first TOPICS_MAX topics of an hour are counted by name, the
-  rest as OTHER. Level and number of the topic in its hour make a record's *kind*.
+  first. Level and hash make a record's *kind*.
+- Producers choose names, so only the TOPICS_MAX topics with the most timers have theirs, and all
+  others are OTHER. In an hour with more than TARGETS_KEPT topics their counts are a little low, and
+  that of OTHER so much higher (topic_counts.py).
 
-Memory: 8 bytes per slot that the wheel reaches, TOPICS_MAX names with counts per hour, and up to 32
-bytes for every slot and kind that the current hour has (slot_kinds.py).
+Memory: 8 bytes per slot that the wheel reaches, 24 bytes for each of TARGETS_KEPT topics per hour,
+and up to 32 bytes for every slot and kind that the current hour has (slot_kinds.py).
 """
 
 from __future__ import annotations
@@ -26,15 +28,23 @@ import numpy as np
 
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import LEVEL_MAX, NO_LEVEL
-from duewheel.wheel.inspect.slot_kinds import NONE, SlotKinds, kinds_of, levels_of, topics_of
+from duewheel.wheel.inspect.slot_kinds import (
+    NONE,
+    TOPIC_BITS,
+    SlotKinds,
+    kinds_of,
+    levels_of,
+    topics_of,
+)
 from duewheel.wheel.inspect.snapshot import ROWS_AT_ONCE, Snapshot, consistently, positions_out
+from duewheel.wheel.inspect.topic_counts import TopicCounts
 from duewheel.wheel.slots import HOUR_MS, first_slot_of_hour
 from duewheel.wheel.storage.byte_layouts import MAGIC_ROLL, RECORD_BYTES, level_of
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.timer_log import Records
 
 OTHER = "other"
-TOPICS_MAX = 1_000  # counted by name in each hour
+TOPICS_MAX = 1_000  # counted by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,7 @@ class PendingTimers:
         self._directory = directory
         self._precision_ms = directory.config.precision_ms
         self._hours: dict[int, _HourCounts] = {}
+        self._names: dict[int, str] = {}  # of the topics of the last count, by hash
 
     def count(self, until: Sequence[int] = (), ahead: range = range(0)) -> Pending:
         """Counts the timers that are pending now. `until` has slots for `Pending.within`, `ahead`
@@ -83,7 +94,7 @@ class PendingTimers:
         Raises:
             CorruptFile: a file is damaged.
         """
-        out = consistently(self._directory, self._update)
+        out, by_topic = consistently(self._directory, self._update_with_names)
         hours = self._hours.values()
         levels = self._by_level(out)
         rows_out = len(out.kinds)
@@ -92,7 +103,7 @@ class PendingTimers:
         rolls = self._rolls(ahead, out)
         return Pending(
             int(levels.sum()),
-            self._by_topic(out),
+            by_topic,
             {level: n for level, n in enumerate(levels.tolist()) if n and level != NO_LEVEL},
             self._next_slots(out),
             tuple(
@@ -125,6 +136,10 @@ class PendingTimers:
         timers, rolls = np.diff(until)
         return timers, rolls
 
+    def _update_with_names(self, snapshot: Snapshot) -> tuple[_Out, dict[str, int]]:
+        out = self._update(snapshot)
+        return out, self._by_topic(out)
+
     def _update(self, snapshot: Snapshot) -> _Out:
         """Adds committed records, and drops delivered ones, since the last count."""
         directory, current = self._directory, snapshot.current
@@ -136,9 +151,8 @@ class PendingTimers:
             counts = self._hours.pop(hour, None)
             if counts is None or (hour == current and not counts.detailed):
                 counts = _HourCounts(hour, self._precision_ms, detailed=hour == current)
-            for _, slot, records in directory.blocks(hour, counts.log_bytes, log_bytes):
-                kind = counts.topics.add(directory, records)
-                counts.add(slot, kind, _is_roll(records))
+            for position, slot, records in directory.blocks(hour, counts.log_bytes, log_bytes):
+                counts.add(position, slot, _kinds(records), _is_roll(records))
             counts.log_bytes = log_bytes
             counts.drop(snapshot.delivered_slot)
             self._hours[hour] = counts
@@ -148,7 +162,7 @@ class PendingTimers:
             rows = positions[first : first + ROWS_AT_ONCE]
             view = directory.log.view(current, int(rows[-1]) + RECORD_BYTES)
             records = view.take(rows // RECORD_BYTES)
-            kinds.append(self._hours[current].topics.kinds(records))
+            kinds.append(_kinds(records))
             rolls += int(_is_roll(records).sum())
         return _Out(snapshot.delivered_slot + 1, current, np.concatenate(kinds), rolls)
 
@@ -176,64 +190,38 @@ class PendingTimers:
         return int(counts.max()) * 1000 / (slots * self._precision_ms)
 
     def _by_topic(self, out: _Out) -> dict[str, int]:
-        topics: Counter[str] = Counter()
-        for number, hour in self._hours.items():
-            counts = hour.by_topic
-            if number == out.hour:
-                counts = counts - np.bincount(topics_of(out.kinds), minlength=len(counts))
-            for topic in np.flatnonzero(counts).tolist():  # few in each, if hours are many
-                topics[hour.topics.names[topic]] += int(counts[topic])
-        return dict(topics)
+        """Counts the timers of the topics that have the most, by name; the others as OTHER."""
+        hashes_out, out_counts = np.unique(topics_of(out.kinds), return_counts=True)
+        tables = {number: hour.topics.table for number, hour in self._hours.items()}
+        minus = np.stack([hashes_out, -out_counts, hashes_out])  # without positions: only summed
+        table = np.hstack([*tables.values(), minus])
+        order = np.argsort(table[0], kind="stable")
+        hashes, counts, positions = table[:, order]
+        first = np.flatnonzero(np.diff(hashes, prepend=-1))
+        sums = np.add.reduceat(counts, first) if len(first) else counts
+        most = np.argsort(-sums, kind="stable")[:TOPICS_MAX]
+        most = most[sums[most] > 0]
+        hour_ends = np.cumsum([part.shape[1] for part in tables.values()])
+        hours = np.searchsorted(hour_ends, order[first[most]], side="right")
+        numbers, names, topics = list(tables), dict[int, str](), Counter[str]()
+        rows = (hashes[first[most]], hours, positions[first[most]], sums[most])
+        for topic, hour, position, count in zip(*(row.tolist() for row in rows), strict=True):
+            names[topic] = self._names.get(topic) or self._name(numbers[hour], position)
+            topics[names[topic]] += count
+        self._names = names
+        others = int(self._by_level(out).sum()) - topics.total()
+        return dict(topics + Counter({OTHER: others}))
+
+    def _name(self, hour: int, position: int) -> str:
+        """Reads the target of the record at this position."""
+        view = self._directory.log.view(hour, position + RECORD_BYTES)
+        return self._directory.messages.target(hour, view[position // RECORD_BYTES])
 
     def _by_level(self, out: _Out) -> Int64:
         levels = -np.bincount(levels_of(out.kinds), minlength=LEVEL_MAX + 1)
         for hour in self._hours.values():
             levels += hour.by_level
         return levels
-
-
-class _Topics:
-    """Target topics of one hour, numbered from 1 in order of arrival; 0: all others. Each hour has
-    its own: otherwise the names that producers invent would fill it for good.
-    """
-
-    def __init__(self, hour: int) -> None:
-        self._hour = hour
-        self.names = [OTHER]  # by number
-        self._hashes, self._numbers = np.empty(0, np.int64), np.empty(0, np.int64)  # rising hashes
-
-    def add(self, directory: DataDirectory, records: Records) -> Int64:
-        """Numbers the new topics in these records, while there is room; returns `kinds`."""
-        hashes = records["topic_hash"].astype(np.int64)
-        topic = self._numbers_of(hashes)
-        rows = np.flatnonzero(topic == 0)
-        room = TOPICS_MAX + 1 - len(self.names)
-        if len(rows) and room:
-            new, first, count = np.unique(hashes[rows], return_index=True, return_counts=True)
-            # Those with the most timers: by the hashes, which have a key, it would be chance.
-            most = np.argsort(-count, kind="stable")[:room]
-            self._add(directory, new[most], records[rows[first[most]]])
-            topic[rows] = self._numbers_of(hashes[rows])
-        return _kinds(records, topic)
-
-    def kinds(self, records: Records) -> Int64:
-        """Combines level and topic of records to one number."""
-        return _kinds(records, self._numbers_of(records["topic_hash"].astype(np.int64)))
-
-    def _add(self, directory: DataDirectory, hashes: Int64, records: Records) -> None:
-        """Numbers these topics, each with a record."""
-        numbers = np.arange(len(self.names), len(self.names) + len(hashes))
-        self.names += [directory.messages.target(self._hour, record) for record in records]
-        known = np.append(self._hashes, hashes)
-        order = np.argsort(known)
-        self._hashes, self._numbers = known[order], np.append(self._numbers, numbers)[order]
-
-    def _numbers_of(self, hashes: Int64) -> Int64:
-        """Returns the number of each topic, 0 if it has none."""
-        if not len(self._hashes):
-            return np.zeros(len(hashes), np.int64)
-        place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        return np.where(self._hashes[place] == hashes, self._numbers[place], 0)
 
 
 class _HourCounts:
@@ -243,8 +231,7 @@ class _HourCounts:
 
     def __init__(self, hour: int, precision_ms: int, *, detailed: bool) -> None:
         self.log_bytes = 0  # length of the part of the hour's log that was read
-        self.topics = _Topics(hour)
-        self.by_topic = np.zeros(TOPICS_MAX + 1, np.int64)  # by number
+        self.topics = TopicCounts()
         self.by_level = np.zeros(LEVEL_MAX + 1, np.int64)
         self.detailed = detailed
         self._first = first_slot_of_hour(hour, precision_ms)
@@ -255,8 +242,8 @@ class _HourCounts:
         self._first_of_level = np.full(LEVEL_MAX + 1, NONE)
         self._slot_kinds = SlotKinds()  # in a detailed hour, instead
 
-    def add(self, slot: Int64, kind: Int64, is_roll: Bool) -> None:
-        """Counts more records."""
+    def add(self, position: Int64, slot: Int64, kind: Int64, is_roll: Bool) -> None:
+        """Counts more records, at these positions of the log."""
         place = slot - self._first
         for counts, places in ((self._per_slot, place), (self.rolls, place[is_roll])):
             if len(places) >= len(counts):  # most pages have counts then, and a sort takes longer
@@ -264,8 +251,8 @@ class _HourCounts:
             else:
                 used, more = np.unique(places, return_counts=True)
                 counts[used] += more.astype(np.int32)
-        topics, levels = topics_of(kind), levels_of(kind)
-        self.by_topic += np.bincount(topics, minlength=len(self.by_topic))
+        levels = levels_of(kind)
+        self.topics.add(topics_of(kind), position)
         self.by_level += np.bincount(levels, minlength=len(self.by_level))
         if self.detailed:
             self._slot_kinds.add(place, kind)
@@ -281,7 +268,7 @@ class _HourCounts:
         self._per_slot[:place] = 0
         self.rolls[:place] = 0
         kinds, counts = self._slot_kinds.drop(place)
-        np.subtract.at(self.by_topic, topics_of(kinds), counts)
+        self.topics.drop(topics_of(kinds), counts)
         np.subtract.at(self.by_level, levels_of(kinds), counts)
 
     def count_until(self, slot: int) -> int:
@@ -332,8 +319,9 @@ class _HourCounts:
         return int(left.max())
 
 
-def _kinds(records: Records, topic: Int64) -> Int64:
-    return kinds_of(level_of(records["magic"]).astype(np.int64), topic)
+def _kinds(records: Records) -> Int64:
+    hashes = records["topic_hash"].astype(np.int64) & (1 << TOPIC_BITS) - 1
+    return kinds_of(level_of(records["magic"]).astype(np.int64), hashes)
 
 
 def _is_roll(records: Records) -> Bool:

@@ -1,9 +1,9 @@
 """Counts the timers of one hour by slot and kind, for slots that leave one after another.
 
-A *kind* is a delay level and the number of a topic. Producers choose both, and the time: an hour
-may have as many slots with a kind as timers. So no block of the log, and no count, may cost a sort
-of the whole hour. Keys are sorted when they come, then merged about once for each doubling of their
-number.
+A *kind* is a delay level and the hash of a topic, as unsigned 32 bits. Producers choose both, and
+the time: an hour may have as many slots with a kind as timers. So no block of the log, and no
+count, may cost a sort of the whole hour. Keys are sorted when they come, then merged about once for
+each doubling of their number.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import LEVEL_MAX
 
 NONE = np.iinfo(np.int64).max  # a level without timers
-_TOPIC_BITS = 16
-_KIND_BITS = 24
+TOPIC_BITS = 32
+_KIND_BITS = 40  # with 22 bits for the slots of an hour, of a millisecond at least
 
 
 def kinds_of(levels: Int64, topics: Int64) -> Int64:
-    """Combines levels and numbers of topics."""
-    kinds: Int64 = (levels << _TOPIC_BITS) | topics
+    """Combines levels and hashes of topics."""
+    kinds: Int64 = (levels << TOPIC_BITS) | topics
     return kinds
 
 
 def levels_of(kinds: Int64) -> Int64:
     """Returns the level of each kind."""
-    levels: Int64 = kinds >> _TOPIC_BITS
+    levels: Int64 = kinds >> TOPIC_BITS
     return levels
 
 
 def topics_of(kinds: Int64) -> Int64:
-    """Returns the number of each kind's topic."""
-    topics: Int64 = kinds & ((1 << _TOPIC_BITS) - 1)
+    """Returns the hash of each kind's topic."""
+    topics: Int64 = kinds & ((1 << TOPIC_BITS) - 1)
     return topics
 
 

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import LEVEL_MAX
-from duewheel.wheel.inspect.slot_kinds import NONE, SlotKinds, kinds_of, levels_of, topics_of
+from duewheel.wheel.inspect.slot_kinds import (
+    NONE,
+    TOPIC_BITS,
+    SlotKinds,
+    kinds_of,
+    levels_of,
+    topics_of,
+)
 
-LEVELS, TOPICS = (0, 1, 7, LEVEL_MAX), (0, 1, 1_000)
+LEVELS, TOPICS = (0, 1, 7, LEVEL_MAX), (0, 1, 2**32 - 1)
 KINDS = kinds_of(np.repeat(LEVELS, len(TOPICS)), np.tile(TOPICS, len(LEVELS)))
 
 
@@ -32,8 +39,8 @@ class PlainCounts:
         half_left = Counter(self.kinds_at(self.half)) - Counter(out)
         left = [(at, kind) for at, kind in self.timers if at > self.half or half_left[kind]]
         return {
-            level: min(at for at, kind in left if kind >> 16 == level)
-            for level in {kind >> 16 for _, kind in left}
+            level: min(at for at, kind in left if kind >> TOPIC_BITS == level)
+            for level in {kind >> TOPIC_BITS for _, kind in left}
         }
 
 
@@ -83,6 +90,6 @@ def test_counts_are_those_of_a_plain_count(chance: random.Random) -> None:
     assert counts.runs == []
 
 
-def test_a_kind_is_a_level_and_the_number_of_a_topic() -> None:
+def test_a_kind_is_a_level_and_the_hash_of_a_topic() -> None:
     assert levels_of(KINDS).tolist() == [level for level in LEVELS for _ in TOPICS]
     assert topics_of(KINDS).tolist() == [*TOPICS] * len(LEVELS)

@@ -15,7 +15,7 @@ from duewheel.schemas.hashing import java_hash, topic_hash
 from duewheel.wheel.inspect import pending_counts
 from duewheel.wheel.inspect.listing import Filter, list_pending
 from duewheel.wheel.inspect.pending_counts import OTHER, PendingTimers
-from duewheel.wheel.slots import WheelConfig
+from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage import record_builder
 from duewheel.wheel.storage.byte_layouts import RECORD_BYTES
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -68,9 +68,9 @@ def test_pending_timers_are_counted_by_name_up_to_a_bound(world: LocalWorld) -> 
     seen.close()
 
 
-def put(world: LocalWorld, target: str, count: int) -> None:
+def put(world: LocalWorld, target: str, count: int, due_ms: int = NOW_MS + 10_000) -> None:
     first = world.engine.marks[P0]
-    batch = timer_batch([TimerRow(0, first + n, NOW_MS + 10_000) for n in range(count)])
+    batch = timer_batch([TimerRow(0, first + n, due_ms) for n in range(count)])
     batch = replace(batch, targets=[target], target=np.zeros(count, np.int32))
     world.engine.append(batch, {P0: first + count})
 
@@ -98,6 +98,47 @@ def test_timers_of_an_earlier_version_are_counted_and_listed(
     seen = DataDirectory(world.path, WHEEL)
     assert PendingTimers(seen).count().by_topic == {"orders": 5}
     assert len(list(list_pending(seen, Filter(topic="orders"), 10))) == 5
+
+
+@pytest.mark.parametrize("counted_between", [False, True])
+def test_names_that_came_first_hide_no_target_with_more_timers(
+    world: LocalWorld, counted_between: bool
+) -> None:
+    """Another team invents them: as many as have names in a count, in each hour."""
+    seen = DataDirectory(world.path, WHEEL)
+    pending = PendingTimers(seen)
+    for hour in range(3):
+        append(world, pending_counts.TOPICS_MAX, NOW_MS + hour * HOUR_MS + 10_000)
+    if counted_between:
+        pending.count()
+    put(world, "orders", 20)
+    put(world, "bills", 1)
+    put(world, "bills", 1, NOW_MS + HOUR_MS + 10_000)
+    found = pending.count()
+    assert (found.by_topic["orders"], found.by_topic["bills"]) == (20, 2), "over all hours"
+    assert len(found.by_topic) == pending_counts.TOPICS_MAX + 1
+    assert sum(found.by_topic.values()) == found.total == 3 * pending_counts.TOPICS_MAX + 22
+    seen.close()
+
+
+def test_of_targets_that_leave_the_others_have_names(world: LocalWorld) -> None:
+    """Also in the midst of a slot."""
+    append(world, 1_500, NOW_MS + 1_000)
+    put(world, "orders", 3)
+    seen = DataDirectory(world.path, WHEEL)
+    pending = PendingTimers(seen)
+    assert pending.count().by_topic["orders"] == 3
+    world.clock.set(NOW_MS + 1_100)
+    left = len(world.publisher.sources())
+    while left < 1_500:
+        world.tick()
+        left = len(world.publisher.sources())
+        found = pending.count()
+        assert sum(found.by_topic.values()) == found.total == 1_503 - left
+        assert found.by_topic["orders"] == 3
+        assert found == PendingTimers(seen).count()
+    assert found.by_topic == {"orders": 3}
+    seen.close()
 
 
 @pytest.mark.parametrize("hash_of_busy", [-(2**31), 2**31 - 1])
