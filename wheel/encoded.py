@@ -24,9 +24,7 @@ NO_ROWS: Int64 = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """The rows of a transaction that did not go to their target. No row is in two of the first
-    four.
-    """
+    """The rows of a transaction that did not go to their target, each under one cause."""
 
     # Rows that went back to their timer topic because their target takes no writes for now
     parked: Int64 = field(default_factory=lambda: NO_ROWS)
@@ -37,6 +35,13 @@ class Aside:
     dead_lettered: Int64 = field(default_factory=lambda: NO_ROWS)  # rows that became dead letters
     # The number of `dead_lettered` rows by reason
     reasons: Mapping[str, int] = field(default_factory=dict)
+    # Rows that went back because their target was not looked up yet; it may not exist
+    unresolved: Int64 = field(default_factory=lambda: NO_ROWS)
+
+    @property
+    def rows(self) -> tuple[Int64, ...]:
+        """All of them, by cause."""
+        return self.parked, self.postponed, self.letters, self.dead_lettered, self.unresolved
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,8 +141,7 @@ def without_target(
     fixed partition as long as another one takes writes.
     """
     known = [targets.get(topic) for topic in deliveries.targets]
-    unknown = np.array([one is not None and one.is_unknown for one in known], np.bool_)
-    rows: Bool = unknown[deliveries.target]
+    rows = to_unresolved(deliveries, targets)
     bound = deliveries.dead_letter | deliveries.is_copy
     if any(one is not None and (one.unavailable or one.costly_by) for one in known):
         place = packed_partitions(deliveries, targets, lambda free: free[0])
@@ -150,6 +149,14 @@ def without_target(
         leaving = leaving & ~(bound | deliveries.answer | rows)
         rows |= beyond_share(deliveries, known, place, leaving, paused, now_ms)
     return rows & ~bound
+
+
+def to_unresolved(deliveries: Deliveries, targets: Mapping[str, Target]) -> Bool:
+    """Rows whose target is not looked up yet."""
+    each = (targets.get(topic) for topic in deliveries.targets)
+    unresolved = np.array([target is not None and target.is_unknown for target in each], np.bool_)
+    rows: Bool = unresolved[deliveries.target]
+    return rows
 
 
 def _of_paused(deliveries: Deliveries, paused: PausedTimers) -> Bool:

@@ -20,7 +20,7 @@ from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.copy_mac import signed
 from duewheel.wheel.dequeue import dead_letter_rows, requeue
-from duewheel.wheel.dequeue.fate import Fate, Fates, Fetch, decide
+from duewheel.wheel.dequeue.fate import Fate, Fates, Fetch, decide, to_unresolved
 from duewheel.wheel.dequeue.too_large import too_large
 from duewheel.wheel.encoded import Aside
 from duewheel.wheel.policies.policy import counts_by_policy
@@ -81,9 +81,9 @@ def route(
     )
     if not fates.fate.any():
         return Routed(deliveries, Aside(), used_targets)
-    back = fates.are(Fate.PARK, Fate.POSTPONE)
+    back, parked = fates.are(Fate.PARK, Fate.POSTPONE), fates.are(Fate.PARK)
+    unresolved = parked & to_unresolved(deliveries, used_targets)
     if back.any():
-        parked = fates.are(Fate.PARK)
         deliveries = requeue.waiting_copies(deliveries, back, fates.not_before_ms, parked)
     dead = fates.reason != Reason.NONE
     if dead.any():
@@ -97,10 +97,10 @@ def route(
         if keep.any():
             deliveries = _kept(deliveries, keep, used_targets, now_ms, wait_ms)
         deliveries = _fitted(deliveries, used_targets)
-    return Routed(deliveries, _aside(fates, deliveries), used_targets)
+    return Routed(deliveries, _aside(fates, deliveries, unresolved), used_targets)
 
 
-def _aside(fates: Fates, deliveries: Deliveries) -> Aside:
+def _aside(fates: Fates, deliveries: Deliveries, unresolved: Bool) -> Aside:
     dead_lettered = fates.are(Fate.DEAD_LETTER) & (fates.reason != Reason.NONE)
     of_reason = np.bincount(fates.reason[dead_lettered], minlength=len(Reason)).tolist()
     counts = {reason.code: of_reason[reason] for reason in Reason}
@@ -108,11 +108,12 @@ def _aside(fates: Fates, deliveries: Deliveries) -> Aside:
         forbidden = dead_lettered & (fates.reason == Reason.FORBIDDEN)
         counts |= counts_by_policy(deliveries, forbidden)
     return Aside(
-        np.flatnonzero(fates.are(Fate.PARK)),
+        np.flatnonzero(fates.are(Fate.PARK) & ~unresolved),
         np.flatnonzero(fates.are(Fate.POSTPONE)),
         np.flatnonzero(fates.are(Fate.KEEP)),
         np.flatnonzero(dead_lettered),
         {code: count for code, count in counts.items() if count},
+        np.flatnonzero(unresolved),
     )
 
 

@@ -48,6 +48,8 @@ class Statistics:
         chases: cancels that were written again to the end of their partition.
         rolled: timers sent back to their timer topic, by that topic; not among `delivered`.
         parked: timers sent back because their target took no writes, by target.
+        unresolved: timers sent back because their target was not looked up yet. Not by target:
+            most are names that do not exist, and producers can invent enough to fill `parked`.
         postponed: timers sent back by a policy, by its name; each time.
         transactions: commits, those without messages included.
         doubts: transactions whose outcome had to be read back.
@@ -66,6 +68,7 @@ class Statistics:
     chases: int = 0
     rolled: Mapping[str, int] = field(default_factory=dict)
     parked: Mapping[str, int] = field(default_factory=dict)
+    unresolved: int = 0
     postponed: Mapping[str, int] = field(default_factory=dict)
     transactions: int = 0
     doubts: int = 0
@@ -104,7 +107,7 @@ class Statistics:
         if deliveries is None or not len(deliveries) or deliveries.answer.all():
             return counted  # replies have a transaction of their own
         at_target = np.ones(len(deliveries), np.bool_)
-        for elsewhere in (aside.parked, aside.postponed, aside.letters, aside.dead_lettered):
+        for elsewhere in aside.rows:
             at_target[elsewhere] = False
         dead, rolled = at_target & deliveries.dead_letter, at_target & deliveries.is_copy
         waited = int((dead & (deliveries.retries > 0)).sum())
@@ -118,6 +121,7 @@ class Statistics:
             letters_kept=self.letters_kept + len(aside.letters),
             rolled=_with(self.rolled, deliveries, np.flatnonzero(rolled)),
             parked=_with(self.parked, deliveries, aside.parked),
+            unresolved=self.unresolved + len(aside.unresolved),
             postponed=_with_policies(self.postponed, deliveries, aside.postponed),
             lateness=self.lateness.with_deliveries(deliveries, delivered, committed_at_ms),
         )

@@ -115,6 +115,12 @@ class DequeueMetrics:
             "topic",
             self._topics["parked"].of(statistics.parked),
         )
+        yield counter(
+            "unresolved",
+            "Timers written to their timer topic again, because a transaction had too many targets "
+            "to look up; each time counts.",
+            statistics.unresolved,
+        )
         yield counters(
             "postponed",
             "Timers written to their timer topic again by a rule, such as `hot_slot`; each time "

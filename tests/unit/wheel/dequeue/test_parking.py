@@ -37,6 +37,7 @@ from duewheel.wheel.dequeue.encoder import encode
 from duewheel.wheel.dequeue.requeue import waiting_copies, waits_ms
 from duewheel.wheel.dequeue.statistics import CountsLog, Statistics
 from duewheel.wheel.encoded import Aside
+from duewheel.wheel.inspect.pending_counts import TOPICS_MAX
 from duewheel.wheel.roll_rule import requested_slots
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.target_rules import Reason, Target
@@ -362,6 +363,18 @@ def test_the_statistics_count_them_by_topic_and_not_as_deliveries() -> None:
     known = known.after_commit(sent, Aside(np.array([2])), NOW_MS, 5)
     assert (known.delivered, known.parked) == (5, {"a": 2, "b": 1})
     assert sum(known.lateness.counts) == 5
+
+
+def test_names_that_are_not_looked_up_yet_take_no_place_among_parked_targets() -> None:
+    """A producer invents as many as it likes. The first names would be kept until the restart."""
+    invented = [f"none.{number}" for number in range(TOPICS_MAX)]
+    known = Statistics()
+    for names in (invented, ["a", *invented]):
+        sent = rows(names, [1] * len(names))
+        aside = routed(sent, {"a": DOWN} | dict.fromkeys(invented, for_now(None))).aside
+        known = known.after_commit(sent, aside, NOW_MS, 5)
+    assert (known.parked, known.unresolved) == ({"a": 1}, 2 * TOPICS_MAX)
+    assert (known.delivered, known.postponed, known.dead_letters) == (0, {}, {})
 
 
 def test_due_times_that_are_long_past_are_late_in_their_timer_topic_alone() -> None:
