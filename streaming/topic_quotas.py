@@ -66,8 +66,8 @@ class TopicQuotas:
         self._free = frozenset[str]()  # topics with free offsets, since `permitted`
         self._unsettled = frozenset[str]()  # topics of the last batch whose bytes are not paid yet
         self._turns: dict[str, tuple[TopicPartition, int]] = {}  # by topic: whose, until
-        self._pages_are_due = Interval(clock, _UPKEEP_MS)
-        self._starts_are_due = Interval(clock, _UPKEEP_MS)
+        self._standby_is_due = Interval(clock, _UPKEEP_MS)
+        self._free_is_due = Interval(clock, _UPKEEP_MS)
         self._note_is_due = Interval(clock, _UPKEEP_MS)
         self._has_noted = True  # the process before may have
 
@@ -83,14 +83,13 @@ class TopicQuotas:
         """
         limited = [p for p, end in log_ends.items() if p[0] in self._bucket and firsts[p] < end]
         if limited:
-            self._read_pages()
+            self._read_standby()
         self._fill()
         self._counted_from = {p: firsts[p] for p in limited}
         self._free = frozenset[str]()
         over = self._topics_over(log_ends)
         if over:
-            if self._starts_are_due.is_over():
-                self._log_starts = log_starts(limited)
+            self._read_free(limited, log_starts)
             self._counted_from = {p: min(self._free_below(p, firsts), log_ends[p]) for p in limited}
             self._free = frozenset(p[0] for p in limited if firsts[p] < self._counted_from[p])
         ends = dict(log_ends)
@@ -163,16 +162,31 @@ class TopicQuotas:
             self._turns[topic] = current, self._filled_ms + _TURN_MS
         return sorted(partitions, key=lambda p: (p < current, p))
 
-    def _read_pages(self) -> None:
-        """Reads the marks, which only rise. A standby follows its owner's at each look."""
-        if self._pages_are_due.is_over() or self._is_standby:
+    def _read_standby(self) -> None:
+        if self._standby_is_due.is_over() or self._is_standby:
             with State.open(self._data_dir, READING_FS) as state:
-                close, self._is_standby = state.close(), state.standby
+                self._is_standby = state.standby
+
+    def _read_free(
+        self,
+        partitions: list[TopicPartition],
+        log_starts: Callable[[list[TopicPartition]], Offsets],
+    ) -> None:
+        """Reads the offsets below which messages do not count. A standby reads the marks at each
+        look, because it plans up to them. Not more often than needed: those of 20,000 partitions
+        take 70 ms.
+        """
+        is_due = self._free_is_due.is_over()
+        if is_due or self._is_standby:
+            with State.open(self._data_dir, READING_FS) as state:
+                close = state.close()
             self._taken = close.marks if close else {}
+        if is_due:
+            self._log_starts = log_starts(partitions)
 
     def _free_below(self, partition: TopicPartition, firsts: Offsets) -> int:
-        """The first offset of a partition that counts. Logs' starts only rise, and a new partition
-        has no messages that were taken.
+        """The first offset of a partition that counts. Marks and logs' starts only rise, and a new
+        partition has no messages that were taken.
         """
         taken, start = (each.get(partition, 0) for each in (self._taken, self._log_starts))
         return max(firsts[partition], taken, start)

@@ -76,6 +76,15 @@ def test_a_topic_below_its_quota_does_not_notice_it(planner: Planner) -> None:
     assert planner.waiting == {}
 
 
+def test_below_its_quota_no_marks_are_read(
+    planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of 20,000 partitions take 70 ms."""
+    monkeypatch.setattr(State, "close", lambda _: pytest.fail("the marks are read"))
+    for number in range(1, 30):
+        assert planner.plan({A: number}, 200) == {A: 1}
+
+
 @pytest.mark.parametrize("passed_ms", [100, 30_000])
 def test_the_rate_holds_however_long_a_batch_takes(planner: Planner, passed_ms: int) -> None:
     """Also a batch that takes longer than the second for which the bucket has room."""
