@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.arrays import Int64, index_among
 
 TARGETS_KEPT = 10_000
 
@@ -30,7 +30,7 @@ class TopicCounts:
 
     def add(self, hashes: Int64, positions: Int64) -> None:
         """Counts more timers, at these positions of the log."""
-        column, has_count = self._columns(hashes)
+        column, has_count = index_among(hashes, self.table[0])
         self.table[1] += np.bincount(column[has_count], minlength=self.table.shape[1])
         new = np.flatnonzero(~has_count)
         if not len(new):
@@ -45,13 +45,6 @@ class TopicCounts:
 
     def drop(self, hashes: Int64, counts: Int64) -> None:
         """Subtracts the counts of timers that have left; a hash may be there several times."""
-        column, has_count = self._columns(hashes)
+        column, has_count = index_among(hashes, self.table[0])
         np.subtract.at(self.table[1], column[has_count], counts[has_count])
         self.table = self.table[:, self.table[1] > 0]
-
-    def _columns(self, hashes: Int64) -> tuple[Int64, Bool]:
-        """Returns the column of each hash in the table, and whether it has one."""
-        if not self.table.shape[1]:
-            return np.zeros(len(hashes), np.int64), np.zeros(len(hashes), np.bool_)
-        column = np.minimum(np.searchsorted(self.table[0], hashes), self.table.shape[1] - 1)
-        return column, self.table[0][column] == hashes

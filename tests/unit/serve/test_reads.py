@@ -16,6 +16,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Semaphore
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -78,34 +79,26 @@ def test_a_list_has_pages(client: TestClient) -> None:
     assert leaves == sorted(leaves)
 
 
-def test_counts_that_take_long_hold_no_other_read(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("slow_path", "module", "function", "other_path"),
+    [
+        ("stats", pending_histogram, "pending_breakdown", "status"),
+        ("schedules", listing, "pending_copies", "timers"),
+        ("schedules/daily", listing, "pending_copies", "timers"),
+        ("schedules/daily/next", listing, "pending_copies", "timers"),
+    ],
+)
+def test_reads_that_take_long_hold_no_other_read(
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    slow_path: str,
+    module: ModuleType,
+    function: str,
+    other_path: str,
 ) -> None:
-    """A first count reads the whole timer log, and pages ask again every few seconds."""
-    begun, may_end = Semaphore(0), Event()
-
-    def slow(*_: Any) -> PendingStats:
-        begun.release()
-        may_end.wait()
-        raise ConfigError("enough")
-
-    monkeypatch.setattr(pending_histogram, "pending_breakdown", slow)
-    with ThreadPoolExecutor(READS_MAX + 1) as pool, ExitStack() as ending:
-        ending.callback(may_end.set)
-        polls = [pool.submit(client.get, "/v1/stats") for _ in range(READS_MAX)]
-        begun.acquire()
-        status = pool.submit(client.get, "/v1/status")
-        wait_until(status.done, "the status waits for counts", 10)
-        assert status.result().status_code == 200
-        assert not any(each.done() for each in polls)
-    assert {each.result().json()["detail"] for each in polls} == {"enough"}
-
-
-@pytest.mark.parametrize("path", ["", "/daily", "/daily/next"])
-def test_looks_for_schedules_hold_no_other_read(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    """Each is a pass over all logs, and reads the messages of all schedules."""
+    """A first count reads the whole timer log, and pages ask again every few seconds. A look for
+    schedules is a pass over all logs, and reads the messages of all schedules.
+    """
     begun, may_end = Semaphore(0), Event()
 
     def slow(*_: Any, **__: Any) -> Any:
@@ -113,16 +106,16 @@ def test_looks_for_schedules_hold_no_other_read(
         may_end.wait()
         raise ConfigError("enough")
 
-    monkeypatch.setattr(listing, "pending_copies", slow)
+    monkeypatch.setattr(module, function, slow)
     with ThreadPoolExecutor(READS_MAX + 1) as pool, ExitStack() as ending:
         ending.callback(may_end.set)
-        looks = [pool.submit(client.get, f"/v1/schedules{path}") for _ in range(READS_MAX)]
+        slow_reads = [pool.submit(client.get, f"/v1/{slow_path}") for _ in range(READS_MAX)]
         begun.acquire()
-        status = pool.submit(client.get, "/v1/timers")
-        wait_until(status.done, "the timers wait for schedules", 10)
-        assert status.result().status_code == 200
-        assert not any(each.done() for each in looks)
-    assert {each.result().json()["detail"] for each in looks} == {"enough"}
+        other = pool.submit(client.get, f"/v1/{other_path}")
+        wait_until(other.done, f"{other_path} waits for {slow_path}", 10)
+        assert other.result().status_code == 200
+        assert not any(each.done() for each in slow_reads)
+    assert {each.result().json()["detail"] for each in slow_reads} == {"enough"}
 
 
 def test_requests_for_one_thing_leave_room_for_others(

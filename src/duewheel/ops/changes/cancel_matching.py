@@ -48,8 +48,8 @@ class Matching:
     unreachable: int = 0
 
     def add(self, timer: PendingTimer) -> None:
-        """Adds a timer, unless it is cancelled, recurring, or a dead letter."""
-        if timer.cancelled or timer.due_ms is None:
+        """Adds a timer that is not cancelled, unless it is recurring, or a dead letter."""
+        if timer.due_ms is None:
             return
         if timer.recurring:
             self.recurring += 1
@@ -103,7 +103,7 @@ def find_matching(
     chosen = selection(settings, wanted)
     if chosen == Filter():
         raise ConfigError("give a filter: without one every pending timer would be cancelled")
-    chosen = replace(chosen, timer_topics=scope)
+    chosen = replace(chosen, live=True, timer_topics=scope)
     end_s = time.monotonic() + within_s
     with open_files(settings) as directory:
         matching = Matching(shard_fields(settings, directory))

@@ -19,7 +19,7 @@ import numpy as np
 
 from duewheel.ops.recovery.evidence import Evidence
 from duewheel.ops.recovery.mirrored_rows import Kind, MirroredRows
-from duewheel.schemas.arrays import Bool, Int64
+from duewheel.schemas.arrays import Bool, Int64, rank_among_equals
 from duewheel.schemas.batches import ANY_OFFSET
 
 # Pending timers of one id, among which a cancel of a single one searches. Beyond them it counts as
@@ -112,10 +112,8 @@ def _settle(rows: MirroredRows, evidence: Evidence, timers: _Timers, states: Int
     key = rows.key[timers.newest[timer]]
     by = np.lexsort((rows.offset[timer], timers.stopped[timer], key))
     timer, key = timer[by], key[by]
-    firsts = _firsts(key)
-    rank = np.arange(len(key)) - np.repeat(firsts, np.diff(np.append(firsts, len(key))))
     stopped = np.where(timers.stopped[timer], RecordState.CANCELLED, RecordState.WAITING)
-    has_left = rank < evidence.left(key)
+    has_left = rank_among_equals(key) < evidence.left(key)
     states[timers.newest[timer]] = np.where(has_left, RecordState.LEFT, stopped)
 
 
