@@ -1,4 +1,4 @@
-"""Decides the size of a batch, by pure functions; the other files have their inputs.
+"""Decides where a batch ends, by pure functions; the other files have their inputs.
 
 In each partition a batch is planned up to the first of
 
@@ -7,8 +7,7 @@ In each partition a batch is planned up to the first of
                                               a minute
     the quota of its topic                    topic_quotas.py
     its part of the batch's rows              `batch_ends`; fewer rows after a batch that was too
-                                              large (`rows_after_failure`), more again later
-                                              (`rows_after_success`): batch_size.py
+                                              large, more again later: batch_size.py
 
 Only a task learns the bytes of its records: it ends once it has read its part of them (`bytes_of`,
 `divide`, byte_budget.py), and its partitions count as ended there (early_ends.py).
@@ -30,18 +29,7 @@ if TYPE_CHECKING:  # it imports numpy and pyarrow
 Offsets: TypeAlias = "dict[TopicPartition, int]"
 
 ROWS_MIN = 1  # of all partitions together; Spark still reads one of each
-GROWTH_BATCHES = 10  # before the limit of rows grows
 _ROWS_OF_ONE_TASK = 2_000  # one task reads fewer rows faster than several: each has a fixed cost
-
-
-def rows_after_failure(rows: int, rows_max: int) -> int:
-    """The limit of rows after a batch that was too large with `rows`; `rows_max` is configured."""
-    return min(max(rows // 2, ROWS_MIN), rows_max)
-
-
-def rows_after_success(rows: int, rows_max: int, batches: int) -> int:
-    """The limit of rows after so many batches have succeeded with `rows`."""
-    return min(2 * rows, rows_max) if batches >= GROWTH_BATCHES else rows
 
 
 def bytes_of(rows: int, rows_max: int, bytes_max: int) -> int:

@@ -1,5 +1,5 @@
 """Keeps the limit of rows per batch: of a start, after a batch that was too large for the memory
-(batch_attempt.py), after batches that succeeded. batch_plan.py decides how far it falls and grows.
+(batch_attempt.py), after batches that succeeded. The limit of bytes follows it (batch_plan.py).
 
 The planning process reads the limit from its file before each batch
 (batch_attempt.RowsOfBatch): a new limit needs no new query.
@@ -27,10 +27,11 @@ from duewheel.errors import (
     SparkUnavailable,
 )
 from duewheel.streaming.batch_attempt import Attempt, End
-from duewheel.streaming.batch_plan import rows_after_failure, rows_after_success
+from duewheel.streaming.batch_plan import ROWS_MIN
 from duewheel.streaming.failure import cause
 from duewheel.streaming.spark_checkpoint import is_ahead, set_aside
 
+GROWTH_BATCHES = 10  # before the limit of rows grows
 # A smaller batch would end in the same way.
 _NOT_BY_SIZE = (
     ConfigError,
@@ -43,6 +44,16 @@ _NOT_BY_SIZE = (
 )
 
 _log = structlog.get_logger(__name__)
+
+
+def rows_after_failure(rows: int, rows_max: int) -> int:
+    """The limit of rows after a batch that was too large with `rows`; `rows_max` is configured."""
+    return min(max(rows // 2, ROWS_MIN), rows_max)
+
+
+def rows_after_success(rows: int, rows_max: int, batches: int) -> int:
+    """The limit of rows after so many batches have succeeded with `rows`."""
+    return min(2 * rows, rows_max) if batches >= GROWTH_BATCHES else rows
 
 
 class FailedBatch(Protocol):

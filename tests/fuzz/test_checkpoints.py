@@ -36,7 +36,8 @@ from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.errors import ConfigError, CorruptFile, DuewheelError, RecoveryRefused
 from duewheel.streaming.batch_attempt import FILE_NAME as BATCH_LIMIT_FILE
 from duewheel.streaming.batch_attempt import Attempt
-from duewheel.streaming.batch_plan import ROWS_MIN, rows_after_failure
+from duewheel.streaming.batch_plan import ROWS_MIN
+from duewheel.streaming.batch_size import rows_after_failure
 from duewheel.streaming.spark_checkpoint import resume_point
 from duewheel.wheel.recovery.kept_files import decide
 

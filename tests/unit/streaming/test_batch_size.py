@@ -18,8 +18,8 @@ from duewheel.errors import (
     RecoveryPending,
 )
 from duewheel.streaming.batch_attempt import FILE_NAME, Attempt, End, RowsOfBatch
-from duewheel.streaming.batch_plan import GROWTH_BATCHES, ROWS_MIN
-from duewheel.streaming.batch_size import RowLimit
+from duewheel.streaming.batch_plan import ROWS_MIN
+from duewheel.streaming.batch_size import GROWTH_BATCHES, RowLimit
 
 MARKS = {("timers", 0): 7, ("timers", 1): 0}
 ROWS_MAX = 1_000
