@@ -43,7 +43,7 @@ from duewheel.errors import ConfigError, CorruptFile
 
 T = TypeVar("T")
 
-FORMAT = 3
+FORMAT = 4
 
 # Room for the most partitions of a shard (partition_limit.py): two offsets of each, deflated.
 PAGE_BYTES = 1536 * 1024

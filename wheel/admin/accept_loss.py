@@ -49,7 +49,7 @@ from duewheel.wheel.publisher_protocol import Publisher
 from duewheel.wheel.recovery.kept_files import decide
 from duewheel.wheel.storage.byte_layouts import PREFIX, RECORD_BYTES, slots_in
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.message_store import Prefixes, split_by_limits
+from duewheel.wheel.storage.message_store import Prefixes, split_by_count
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timer_log import Records
 
@@ -272,7 +272,7 @@ def _cut_off_cancels(
 
 def _prefixes(directory: DataDirectory, hour: int, records: Records) -> Prefixes:
     """Reads the prefixes of messages, which are verified, a bounded number of them at once."""
-    blocks = [directory.messages.read_ids(hour, each)[0] for each in split_by_limits(records)]
+    blocks = [directory.messages.read_ids(hour, each)[0] for each in split_by_count(records)]
     return np.concatenate([np.empty(0, PREFIX), *blocks])
 
 

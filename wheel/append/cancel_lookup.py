@@ -4,7 +4,8 @@ Ids are compared in two steps: the lookup hash in every log record, of partition
 candidates; the message of each candidate has the partition, the first offset and the id itself. The
 result is columns; timers and cancels of one partition and id have the same `group`.
 
-A lookup reads a bounded number of messages, however many timers one id has. The index returns so
+A lookup reads the heads of a bounded number of messages, however many timers one id has, and
+however large they are. The index returns so
 many records at most. Timers that are out, or cancelled, are taken out of later lookups (`_settled`)
 unless the timer is the newest of its id. A cancel that may match an unread timer is chased; a timer
 that was read once is read again only by cancels that match it, so the chases of an id end. A chase
@@ -32,7 +33,7 @@ from duewheel.checkpoints.commit_and_close_pages import Close, Commit
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Bool, Int32, Int64, index_among
 from duewheel.schemas.batches import ANY_OFFSET, TimerBatch, TopicPartition
-from duewheel.schemas.columns import Column, choose, coded_among, lengths, take
+from duewheel.schemas.columns import Column, choose, lengths, take
 from duewheel.schemas.hashing import source_names
 from duewheel.wheel.append.cancel_matches import PAIRS_AT_ONCE, PAIRS_MAX
 from duewheel.wheel.append.id_index import ROWS_MAX, SETTLED_MAX, IdIndex, LookedUp, WantedTimers
@@ -47,7 +48,7 @@ from duewheel.wheel.storage.byte_layouts import (
     slots_in,
 )
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.message_store import Prefixes, split_by_limits
+from duewheel.wheel.storage.message_store import Prefixes, split_by_count
 from duewheel.wheel.storage.timer_log import Records
 
 _NO_GROUP = -1
@@ -149,14 +150,16 @@ class CancelLookup:
         others = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
         hash_of = self._hashes(cancels)
         all_timers = again & cancels.cancels
-        wanted = _wanted(cancels, hash_of, others, all_timers)
+        wanted = _wanted(cancels, hash_of, groups.id_keys, others, all_timers)
         if all_timers.any() and others.any():
             self._read_unread(wanted, groups, commit)
         looked_up = self._index.find(wanted, commit)
         in_log = self._in_log(looked_up, wanted, groups, commit)
         rows = np.flatnonzero(np.isin(self._hashes(batch), wanted.hashes) & ~batch.rejected)
         own = batch.take(rows)
-        own_group = groups.of(own.partitions, own.partition, own.timer_id, own.origin_offset)
+        own_group = groups.of(
+            _keys_of(own.partitions, own.partition, own.timer_id, own.origin_offset)
+        )
         rows, own_group = rows[own_group != _NO_GROUP], own_group[own_group != _NO_GROUP]
         delivered = np.isin(hash_of, looked_up.delivered)
         unseen = np.isin(hash_of, looked_up.unseen) & others
@@ -199,7 +202,7 @@ class CancelLookup:
         without a limit then has only those in memory that a cancel matches.
         """
         whole, topic = wanted.whole, wanted.topic[np.isin(wanted.hashes, wanted.whole)]
-        unread = WantedTimers(whole, topic, np.zeros_like(whole), _NONE, _NONE, _NONE, _NONE)
+        unread = WantedTimers(whole, topic, np.zeros_like(whole), *[_NONE] * 5)
         is_whole = not self._index.add_all(commit)
         while not is_whole:
             looked_up = self._index.find(unread, commit)
@@ -210,35 +213,34 @@ class CancelLookup:
         self, looked_up: LookedUp, wanted: WantedTimers, groups: _Groups, commit: Commit
     ) -> LoggedTimers:
         """Reads the timers that were looked up, in parts, and returns those that a cancel may
-        match. The index then has their first offsets, and knows which records are no timers.
+        match. The index then has their first offsets and ids, and knows which records are no
+        timers.
         """
         found = [LoggedTimers(_NONE, _NONE, _NONE, _NONE, np.empty(0, np.bool_), _NONE)]
-        read = [(_NONE, _NONE, _NONE)]
+        read = [(_NONE, _NONE, _NONE, _NONE)]
         for part in self._read(looked_up, commit):
             first = part.prefix["origin_offset"].astype(np.int64)
-            read.append((np.full(len(first), part.hour), part.position, first))
+            sources, source = self._directory.topics.sources(part.prefix)
+            key = _keys_of(sources, source, part.timer_id, first)
+            read.append((np.full(len(first), part.hour), part.position, first, key))
             number = np.searchsorted(wanted.hashes, lookup_hash_of(part.records["reserved"]))
-            found.append(
-                self._of_groups(part.take(np.flatnonzero(wanted.matches(number, first))), groups)
-            )
-        hour, position, first = (np.concatenate(column) for column in zip(*read, strict=True))
-        self._index.note(hour, position, first)
+            group = groups.of(key)
+            # A hash may be equal to one of another id or partition: that timer stays LIVE.
+            rows = np.flatnonzero((group != _NO_GROUP) & wanted.matches(number, first, key))
+            found.append(self._logged(part, rows, group[rows], first[rows]))
+        hour, position, first, key = (np.concatenate(column) for column in zip(*read, strict=True))
+        self._index.note(hour, position, first, key)
         for each, positions in looked_up.positions.items():
             # Not timers: abandoned records, for example.
             rest = np.setdiff1d(positions, position[hour == each])
             self._index.settle(np.full(len(rest), each), rest, CANCELLED)
         return LoggedTimers.joined(found)
 
-    def _of_groups(self, part: _Part, groups: _Groups) -> LoggedTimers:
-        """Returns the timers that have the partition and id of a cancel."""
-        sources, source = self._directory.topics.sources(part.prefix)
-        first = part.prefix["origin_offset"].astype(np.int64)
-        group = groups.of(sources, source, part.timer_id, first)
-        # A hash may be equal to one of another id or partition: that timer stays LIVE.
-        rows = np.flatnonzero(group != _NO_GROUP)
+    def _logged(self, part: _Part, rows: Int64, group: Int64, first: Int64) -> LoggedTimers:
+        """Returns these rows of a part."""
         return LoggedTimers(
-            group[rows],
-            first[rows],
+            group,
+            first,
             part.prefix["source_offset"][rows].astype(np.int64),
             slots_in(part.records[rows], self._directory.config.precision_ms),
             is_cancelled(part.records[rows]),
@@ -260,7 +262,7 @@ class CancelLookup:
         alive = records["magic"] != MAGIC_ABANDONED
         records, positions = records[alive], positions[alive]
         end = 0
-        for block in split_by_limits(records):
+        for block in split_by_count(records):
             begin, end = end, end + len(block)
             prefix, timer_id = self._directory.messages.read_ids(hour, block)
             part = _Part(hour, positions[begin:end], block, prefix, timer_id)
@@ -268,36 +270,35 @@ class CancelLookup:
 
 
 class _Groups:
-    """Numbers for the partitions and ids of a batch's cancels."""
+    """Numbers for the partitions and ids of a batch's cancels, in the order of the cancels."""
 
     def __init__(self, cancels: TimerBatch) -> None:
-        self._numbers = {partition: n for n, partition in enumerate(cancels.partitions)}
-        self._ids = dict[bytes, int]()
-        code = coded_among(self._ids, cancels.timer_id)
-        key = self._key(code, cancels.partition)
-        self._keys, self.of_cancels = np.unique(key, return_inverse=True)
+        key = id_keys(cancels.partitions, cancels.partition, cancels.timer_id)
+        self.id_keys, first, number = np.unique(key, return_index=True, return_inverse=True)
+        self._group = np.argsort(np.argsort(first))
+        self.of_cancels = self._group[number]
 
-    def of(
-        self,
-        partitions: Sequence[TopicPartition],
-        partition: Int32,
-        timer_id: Column,
-        first_offset: Int64,
-    ) -> Int64:
-        """Returns the group of each timer; _NO_GROUP if no cancel has its partition and id. An
-        empty id is the default one.
-        """
-        default = source_names(partitions, partition, first_offset)
-        timer_id = choose(lengths(timer_id) == 0, default, timer_id)
-        code = coded_among(self._ids, timer_id)
-        number = np.array([self._numbers.get(each, -1) for each in partitions], np.int64)
-        number = number[partition]
-        key = self._key(code, number)
-        group, is_one = index_among(key, self._keys)
-        return np.where((number >= 0) & is_one, group, _NO_GROUP)
+    def of(self, key: Int64) -> Int64:
+        """Returns the group of each id key; _NO_GROUP if no cancel has it."""
+        index, is_one = index_among(key, self.id_keys)
+        return np.where(is_one, self._group[index], _NO_GROUP)
 
-    def _key(self, code: Int64, number: Int32 | Int64) -> Int64:
-        return code * len(self._numbers) + number
+
+def id_keys(partitions: Sequence[TopicPartition], partition: Int32, timer_id: Column) -> Int64:
+    """64 bits for each partition and id. Python's hash has a key of this process, so that no
+    producer finds ids that have those of others. Valid in this process only.
+    """
+    of_partition = np.array([hash(each) for each in partitions], np.int64)
+    of_id = np.fromiter(map(hash, timer_id.to_pylist()), np.int64, len(timer_id))
+    return of_id ^ of_partition[partition]
+
+
+def _keys_of(
+    partitions: Sequence[TopicPartition], partition: Int32, timer_id: Column, first_offset: Int64
+) -> Int64:
+    """The id keys of timers; an empty id is the default one."""
+    default = source_names(partitions, partition, first_offset)
+    return id_keys(partitions, partition, choose(lengths(timer_id) == 0, default, timer_id))
 
 
 def read_again(cancels: TimerBatch, close: Close, *, standby: bool) -> Bool:
@@ -307,9 +308,11 @@ def read_again(cancels: TimerBatch, close: Close, *, standby: bool) -> Bool:
     return again
 
 
-def _wanted(cancels: TimerBatch, hash_of: Int64, with_settled: Bool, whole: Bool) -> WantedTimers:
-    """Makes the request for a lookup; `hash_of` is the lookup hash of each cancel, the last two say
-    which need settled records, and all live ones.
+def _wanted(
+    cancels: TimerBatch, hash_of: Int64, id_key: Int64, with_settled: Bool, whole: Bool
+) -> WantedTimers:
+    """Makes the request for a lookup; `hash_of` is the lookup hash of each cancel, `id_key` has all
+    different id keys; the last two say which need settled records, and all live ones.
     """
     hashes, first_row, number = np.unique(hash_of, return_index=True, return_inverse=True)
     naming, below = cancels.named_offset != ANY_OFFSET, np.zeros(len(hashes), np.int64)
@@ -322,6 +325,7 @@ def _wanted(cancels: TimerBatch, hash_of: Int64, with_settled: Bool, whole: Bool
         np.unique(hash_of[with_settled]),
         np.unique(hash_of[whole]),
         np.unique(hash_of[cancels.keeps]),
+        id_key,
     )
 
 

@@ -1,9 +1,9 @@
 """Finds log records by the lookup hash of the timer's id: an index beside the logs, never trusted.
 
-The index is sorted runs of three columns (id_runs.py): the hash and the class of each record, its
-place, and the first offset of its timer, once a lookup has read it.
+The index is sorted runs of columns (id_runs.py): the hash and the class of each record, its place,
+and the first offset and the id of its timer, once a lookup has read them.
 
-    LIVE       a lookup must read the record, unless its first offset is known and matches no cancel
+    LIVE       a lookup must read the record, unless it was read and matches no cancel
     DELIVERED  it is out for long; it decides only about a cancel of one timer, or a chase
     CANCELLED  the same; a later cancel never depends on it
 
@@ -20,14 +20,15 @@ others. Timer topics have equal parts, and share again the rows that some leave 
 ids with few records come first. It names the ids that have more. Of such an id it returns the
 newest ones, or, in every other lookup on average, neighbours from a random place on: lookups that
 are repeated reach records below many that cannot be settled yet. `settle` takes records that decide
-nothing out of later lookups, and `note` lets them skip those that no cancel matches: lookups that
-are repeated end. So an id with millions of records, and any number of ids with some, cost the
-cancels of other topics a bounded number of messages per batch. Two exceptions: an id may need all
-of its live records (`whole`), or the newest three in any case (`newest`).
+nothing out of later lookups, and `note` lets them skip those that no cancel matches, also of other
+ids with the same hash, which a producer can find: lookups that are repeated end. So an id with
+millions of records, and any number of ids with some, cost the cancels of other topics a bounded
+number of messages per batch. Two exceptions: an id may need all of its live records (`whole`), or
+the newest three in any case (`newest`).
 
 A scan reads 50 to 100 million records a second. To it every record is live, and a lookup forgets
 which of these it has noted or settled. Without room on the disk all records are scanned, and those
-of the wanted ids are in memory for the lookup, 24 bytes each.
+of the wanted ids are in memory for the lookup, 32 bytes each.
 
 Not thread-safe.
 """
@@ -51,6 +52,7 @@ from duewheel.wheel.append.id_runs import (
     DELIVERED,
     HOUR_BITS,
     LIVE,
+    NOT_READ,
     ROWS_AT_ONCE,
     Run,
     merged,
@@ -87,13 +89,16 @@ class WantedTimers:
     with_settled: Int64  # those of the hashes that also need records that are not live
     whole: Int64  # those of the hashes that need all live records, not a bounded number
     newest: Int64  # those of the hashes that need their NEWEST live records in any case
+    id_keys: Int64  # rising: of the partitions and ids, as the index has those that it has read
 
-    def matches(self, number: Int64 | int, first_offset: Int64) -> Bool:
-        """Returns which timers may match, by the index of each one's hash and its first offset. A
-        first offset that is NOT_READ may.
+    def matches(self, number: Int64 | int, first_offset: Int64, id_key: Int64) -> Bool:
+        """Returns which timers may match, by the index of each one's hash, its first offset and its
+        id. One that is NOT_READ may.
         """
-        matching: Bool = first_offset < self.below[number]
-        return matching | index_among(first_offset, self.named)[1]
+        by_offset = (first_offset < self.below[number]) | index_among(first_offset, self.named)[1]
+        by_id = index_among(id_key, self.id_keys)[1]
+        matching: Bool = by_offset & by_id | (first_offset == NOT_READ)
+        return matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +195,18 @@ class IdIndex:
             hashes[settled_count > seen],
         )
 
-    def note(self, hour: Int64, position: Int64, first_offset: Int64) -> None:
-        """Notes the first offsets of the last returned live records, as far as they were read: none
-        of these records may be settled yet.
+    def note(self, hour: Int64, position: Int64, first_offset: Int64, id_key: Int64) -> None:
+        """Notes the first offsets and ids of the last returned live records, as far as they were
+        read: none of these records may be settled yet.
         """
         addresses = hour << HOUR_BITS | position // RECORD_BYTES
         order = np.argsort(addresses)
         for run, rows in self._last:
             place, is_read = index_among(run.addresses[rows], addresses[order])
+            read = order[place[is_read]]
             # A forged one may be negative, which would be NOT_READ again.
-            offsets = np.maximum(first_offset[order[place[is_read]]], 0)
-            run.first_offsets[rows[is_read]] = offsets
+            run.first_offsets[rows[is_read]] = np.maximum(first_offset[read], 0)
+            run.id_keys[rows[is_read]] = id_key[read]
 
     def settle(self, hour: Int64, position: Int64, kind: int) -> None:
         """Makes these of the last returned live records DELIVERED or CANCELLED."""
@@ -334,13 +340,15 @@ def _matching(run: Run, bounds: _Bounds, wanted: WantedTimers) -> Iterator[tuple
         until = max(int(np.searchsorted(total, before + ROWS_AT_ONCE, "right")), begin + 1)
         if until == begin + 1:  # without their numbers, in a fifth of the time
             for row in range(int(first[begin]), int(end[begin]), ROWS_AT_ONCE):
-                offsets = run.first_offsets[row : min(row + ROWS_AT_ONCE, int(end[begin]))]
-                yield begin, until, row + np.flatnonzero(wanted.matches(begin, offsets))
+                part = slice(row, min(row + ROWS_AT_ONCE, int(end[begin])))
+                matches = wanted.matches(begin, run.first_offsets[part], run.id_keys[part])
+                yield begin, until, row + np.flatnonzero(matches)
         else:
             count = (end - first)[begin:until]
             rows = ranges(first[begin:until], count)
             number = np.repeat(np.arange(begin, until), count)
-            yield begin, until, rows[wanted.matches(number, run.first_offsets[rows])]
+            matches = wanted.matches(number, run.first_offsets[rows], run.id_keys[rows])
+            yield begin, until, rows[matches]
         begin = until
 
 

@@ -1,8 +1,9 @@
-"""The sorted runs of the index of ids (id_index.py): a row for each log record, in three columns.
+"""The sorted runs of the index of ids (id_index.py): a row for each log record, in four columns.
 
     key           lookup hash of the timer's id << 2 | class of the record
     address       hour of the log << 32 | number of the record in it
     first offset  of the timer, or NOT_READ: only the message has it
+    id key        of its partition and id (cancel_lookup.id_keys), once that is read
 
 Rows are in the order of their keys. A large run is a file without a name in the data directory,
 which takes page cache and no memory. Not thread-safe.
@@ -18,7 +19,7 @@ import numpy as np
 from duewheel.checkpoints.fs import FileSystem
 from duewheel.schemas.arrays import Bool, Int64, ranges
 
-ROWS_AT_ONCE = 1 << 18  # 6 MiB of a run; 13 MiB of the log, mapped
+ROWS_AT_ONCE = 1 << 18  # 8 MiB of a run; 13 MiB of the log, mapped
 _IN_MEMORY_ROWS = 1 << 14  # a smaller run is no file
 
 CANCELLED, LIVE, DELIVERED = range(3)  # see id_index.py
@@ -26,8 +27,9 @@ _CLASS_BITS = 2
 HOUR_BITS = 32
 NOT_READ = -1  # below every offset
 
-_KEY, ADDRESS, _FIRST_OFFSET = range(3)  # the columns
-_ROW_BYTES = 24
+_COLUMNS = 4
+_KEY, ADDRESS, _FIRST_OFFSET, _ID_KEY = range(_COLUMNS)
+_ROW_BYTES = 8 * _COLUMNS
 
 
 class Run:
@@ -43,7 +45,7 @@ class Run:
         """
         size = _ROW_BYTES * rows_max
         if in_memory or rows_max < _IN_MEMORY_ROWS:
-            columns = np.empty(3 * rows_max, np.int64)
+            columns = np.empty(_COLUMNS * rows_max, np.int64)
         else:
             fd = fs.open_unnamed(folder)
             try:
@@ -51,7 +53,7 @@ class Run:
                 columns = np.frombuffer(fs.map(fd, size, writable=True), np.int64)
             finally:
                 fs.close(fd)
-        self._columns = columns.reshape(3, rows_max)
+        self._columns = columns.reshape(_COLUMNS, rows_max)
         self._rows = 0
 
     def __len__(self) -> int:
@@ -59,7 +61,7 @@ class Run:
 
     @property
     def columns(self) -> Int64:
-        """All rows: shape (3, rows)."""
+        """All rows: shape (4, rows)."""
         return self._columns[:, : self._rows]
 
     @property
@@ -78,16 +80,23 @@ class Run:
         first: Int64 = self.columns[_FIRST_OFFSET]
         return first
 
+    @property
+    def id_keys(self) -> Int64:
+        """They may be changed."""
+        keys: Int64 = self.columns[_ID_KEY]
+        return keys
+
     def put(self, rows: Int64) -> None:
-        """Adds rows with keys above the present ones: shape (3, rows)."""
+        """Adds rows with keys above the present ones: shape (4, rows)."""
         first, self._rows = self._rows, self._rows + rows.shape[1]
         self._columns[:, first : self._rows] = rows
 
     def put_new(self, hashes: Int64, addresses: Int64) -> None:
         """Adds live rows with rising hashes above the present ones, which no lookup has read."""
-        self.put(
-            np.stack([hashes << _CLASS_BITS | LIVE, addresses, np.full(len(hashes), NOT_READ)])
-        )
+        rows = np.zeros((_COLUMNS, len(hashes)), np.int64)
+        rows[_KEY], rows[ADDRESS] = hashes << _CLASS_BITS | LIVE, addresses
+        rows[_FIRST_OFFSET] = NOT_READ
+        self.put(rows)
 
     def bounds(self, hashes: Int64, kind: int) -> tuple[Int64, Int64]:
         """Returns the first row of each hash in a class, and the end of its rows."""

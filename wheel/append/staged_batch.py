@@ -102,7 +102,7 @@ class StagedBatch:
         records = log_records(
             batch, rows.rolled, hashes, positions, size, precision_ms, now_ms, key
         )
-        octets = seal(messages, records)
+        octets = seal(messages, records, batch.id_hash)
         ends = np.cumsum(size)
         for hour, first, end, log_position in extents:
             begin = int(ends[first] - size[first])

@@ -34,12 +34,13 @@ schemas/batches.py). Each message has the name itself: producers choose names, s
 would grow without bound.
 
      0 u4 crc               CRC-32C of the log record, then of the stored message with crc = 0
-     4 u2 flags             1 = dead letter, 2 = reschedule, 4 = seed of a recurring timer,
-                           8 = keep
-     6 u2 id_size
+     4 u4 head_check        of the log record, of this prefix with both fields = 0, and of the id
+                           (head_checks): a cancel reads no more of a timer
      8 i8 source_offset    16 i8 origin_offset    24 i8 due_ms
     32 i4 source_topic     36 i4 source_partition       (id of the `topics` file)
-    40 i4 target_size      44 i4 target_partition       (−1: not requested)
+    40 u2 target_size
+    42 u1 flags            1 = dead letter, 2 = reschedule, 4 = seed of a recurring timer, 8 = keep
+    43 u1 id_size          44 i4 target_partition       (−1: not requested)
     48 i4 key_hash         52 i4 key_value_size  56 i4 header_count
     60 u2 roll_times       62 u2 retries
 """
@@ -80,14 +81,15 @@ ENTRY = np.dtype(
 PREFIX = np.dtype(
     [
         ("crc", ">u4"),
-        ("flags", ">u2"),
-        ("id_size", ">u2"),
+        ("head_check", ">u4"),
         ("source_offset", ">i8"),
         ("origin_offset", ">i8"),
         ("due_ms", ">i8"),
         ("source_topic", ">i4"),
         ("source_partition", ">i4"),
-        ("target_size", ">i4"),
+        ("target_size", ">u2"),
+        ("flags", "u1"),
+        ("id_size", "u1"),
         ("target_partition", ">i4"),
         ("key_hash", ">i4"),
         ("key_value_size", ">i4"),
@@ -132,6 +134,8 @@ RUN_RECORDS_MAX = 1 << DISTANCE_BITS
 
 # Not of datetime.max: as a float its time is rounded up, to the year 10000.
 _LAST_DATED_HOUR = int(datetime(9999, 12, 31, 23, tzinfo=UTC).timestamp()) // 3600
+
+_HEAD = np.dtype([("record", "V52"), ("zero", ">u4"), ("prefix", "V64"), ("id_hash", ">i8")])
 
 # See row_checks.
 _CHECK_SEED = np.uint64(0x243F6A8885A308D3)  # digits of pi; with 0 a row of zeros would pass
@@ -274,6 +278,18 @@ def row_checks(rows: npt.NDArray[np.void], first: int) -> Int64:
         check *= _CHECK_FACTOR
         check ^= check >> _CHECK_FOLD
     return check.view(np.int64)
+
+
+def head_checks(
+    records: npt.NDArray[np.void], prefix: npt.NDArray[np.void], id_hash: Int64
+) -> npt.NDArray[np.uint32]:
+    """Computes the head_check of messages. `id_hash` is that of the id in the message, and 0
+    without one: no library computes a checksum for each row, and a hash is there.
+    """
+    rows = np.zeros(len(records), _HEAD)
+    rows["record"] = np.ascontiguousarray(records).view("V52")
+    rows["prefix"], rows["id_hash"] = np.ascontiguousarray(prefix).view("V64"), id_hash
+    return row_checks(rows, 0).astype(np.uint32)
 
 
 def cancel_checks(records: npt.NDArray[np.void]) -> Int64:

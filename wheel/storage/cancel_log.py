@@ -125,7 +125,7 @@ class CancelLog:
         records["size_py"] = size
         records["reserved"] = pack_reserved(np.zeros(len(records), np.int64), batch.id_hash)
         records["prev_pos"] = cancel_checks(records)
-        octets = seal(requests, records)
+        octets = seal(requests, records, batch.id_hash)
         # Both files are uncommitted until the commit page has these lengths: a kill leaves bytes
         # that the next batch overwrites.
         self.requests.files.write(hour, octets, lengths[1])

@@ -1,7 +1,9 @@
 """The MessageStore: stored messages in one append-only file per slot hour, in run order.
 
-Invariant: each read of a message verifies a checksum over its log record and the stored message.
-So every delivered byte was checked, and every field of its record.
+Invariant: each read of a message verifies a checksum over its log record and the bytes that are
+read. So every delivered byte was checked, and every field of its record. A cancel reads the prefix
+and the id, which have a check of their own: a producer who writes large messages, and cancels of a
+few bytes, would else have all of them read again and again.
 
 The messages of a slot are scattered over the file if several batches have timers in the slot. A
 read takes them in file order; one call reads neighbours with a small gap between them.
@@ -21,9 +23,10 @@ from google_crc32c import value as crc32c
 from duewheel.checkpoints.fs import HOST_FS, FileSystem, read_into
 from duewheel.errors import CorruptFile
 from duewheel.schemas import columns
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.columns import Column
-from duewheel.wheel.storage.byte_layouts import PREFIX, PREFIX_BYTES, as_appended
+from duewheel.schemas.hashing import id_hashes
+from duewheel.wheel.storage.byte_layouts import PREFIX, PREFIX_BYTES, as_appended, head_checks
 from duewheel.wheel.storage.hour_files import HourFiles
 from duewheel.wheel.storage.timer_log import Records
 
@@ -34,6 +37,8 @@ FOLDER = "messages"
 _GAP_BYTES = 2 * 1024
 _CHECKED_AT_ONCE = 2_000
 _PARTS = 5  # of a message: prefix, id, target, key and value, headers
+_HEAD_BYTES_MAX = PREFIX_BYTES + 255  # of the prefix and the id
+_HEADS_AT_ONCE = 10_000  # that one call reads; with gaps some 24 MB
 
 Prefixes = npt.NDArray[np.void]  # of dtype PREFIX
 
@@ -95,6 +100,12 @@ def split_by_limits(
         first = end
 
 
+def split_by_count(records: Records, records_max: int = _HEADS_AT_ONCE) -> Iterator[Records]:
+    """Yields neighbours for one call of `read_ids`."""
+    for first in range(0, len(records), records_max):
+        yield records[first : first + records_max]
+
+
 class MessageStore:
     """The messages of every hour. Ingest writes, all processes read. Not thread-safe."""
 
@@ -112,12 +123,25 @@ class MessageStore:
         return StoredMessages(prefix, *(_part(messages, bounds, place) for place in (1, 2, 3, 4)))
 
     def read_ids(self, hour: int, records: Records) -> tuple[Prefixes, Column]:
-        """As `read`, but returns only the prefixes and the ids; reads whole messages, for their
-        checksums.
+        """As `read`, but reads and returns only the prefixes and the ids, however large a message
+        is. `split_by_count` divides records for it.
         """
-        messages = self._verified(hour, records)
-        prefix, bounds = _bounds(messages)
-        return prefix, _part(messages, bounds, 1)
+        offset, size = self._inside(hour, records)
+        order = np.argsort(offset)
+        rank, size = np.argsort(order), np.minimum(size[order], _HEAD_BYTES_MAX)
+        data, starts = self._read_sorted(hour, offset[order], size)
+        octets = np.frombuffer(data, np.uint8)
+        prefix = _prefixes_at(octets, starts)
+        id_ends = np.minimum(starts + PREFIX_BYTES + prefix["id_size"], starts + size)
+        # Alternately a gap between two ids, and an id.
+        bounds = np.append(0, np.stack([starts + PREFIX_BYTES, id_ends], axis=1))
+        ids = columns.take(columns.from_parts(bounds, octets), 2 * rank + 1)
+        prefix = prefix[rank]
+        check = prefix["head_check"].astype(np.uint32)
+        prefix["crc"] = prefix["head_check"] = 0
+        id_hash = np.where(columns.lengths(ids) > 0, id_hashes(ids), 0)
+        self._require(hour, records, head_checks(as_appended(records), prefix, id_hash) == check)
+        return prefix, ids
 
     def prefixes(self, hour: int, records: Records) -> Prefixes:
         """Reads only the prefixes of these messages, without verifying checksums: for counts, not
@@ -160,12 +184,14 @@ class MessageStore:
         data, starts = self._read_sorted(hour, offset[order], size[order])
         messages, crc = _in_order(data, starts, size[order], rank)
         del data  # frees a whole chunk's bytes, now copied
-        bad = checksums(as_appended(records), messages) != crc
-        if np.any(bad):
-            at = int(offset[np.flatnonzero(bad)[0]])
+        self._require(hour, records, checksums(as_appended(records), messages) == crc)
+        return messages
+
+    def _require(self, hour: int, records: Records, good: Bool) -> None:
+        if not good.all():
+            at = int(records["offset_py"][np.flatnonzero(~good)[0]])
             path = self.files.path(hour)
             raise CorruptFile(path, at, "a stored message does not match its checksum")
-        return messages
 
     def target(self, hour: int, record: np.void) -> str:
         """Reads the target topic of one log record's message, without verifying the checksum: for
@@ -218,8 +244,7 @@ def _bounds(messages: Column) -> tuple[Prefixes, Int64]:
     """Returns the prefixes of verified messages, and the start of each part in the bytes of all."""
     octets, ends = columns.data(messages), columns.offsets(messages)
     starts = ends[:-1]
-    whole = np.dtype((np.void, PREFIX_BYTES))  # copied at once, not field by field
-    prefix: Prefixes = at_every_byte(octets, whole)[starts].view(PREFIX)
+    prefix = _prefixes_at(octets, starts)
     id_start = starts + PREFIX_BYTES
     target_start = id_start + prefix["id_size"].astype(np.int64)
     key_value_start = target_start + prefix["target_size"].astype(np.int64)
@@ -227,6 +252,12 @@ def _bounds(messages: Column) -> tuple[Prefixes, Int64]:
     parts = [starts, id_start, target_start, key_value_start, headers_start]
     assert len(parts) == _PARTS
     return prefix, np.append(np.stack(parts, axis=1).ravel(), ends[-1])
+
+
+def _prefixes_at(octets: npt.NDArray[np.uint8], starts: Int64) -> Prefixes:
+    whole = np.dtype((np.void, PREFIX_BYTES))  # copied at once, not field by field
+    prefix: Prefixes = at_every_byte(octets, whole)[starts].view(PREFIX)
+    return prefix
 
 
 def _part(messages: Column, bounds: Int64, place: int) -> Column:

@@ -28,6 +28,7 @@ from duewheel.wheel.storage.byte_layouts import (
     RECORD,
     RECORD_BYTES,
     RUN_RECORDS_MAX,
+    head_checks,
     pack_magic,
     pack_reserved,
 )
@@ -35,7 +36,8 @@ from duewheel.wheel.storage.message_store import as_column, at_every_byte, check
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timer_log import Records
 
-_U2 = 1 << 16  # numpy would silently truncate a larger value to two bytes of the prefix
+_CHECKED_AT_ONCE = 4_096  # rows whose bytes stay in the processor's cache
+_U1, _U2 = 1 << 8, 1 << 16  # numpy would silently truncate a larger value in the prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +70,30 @@ class RowPositions:
 
 
 def stored_messages(batch: TimerBatch, source_ids: Int32) -> Column:
-    """Encodes the stored message of each row, its checksum still zero. `source_ids` has the number
+    """Encodes the stored message of each row, its checksums still zero. `source_ids` has the number
     of each of `batch.partitions` in the file `topics`.
     """
     prefix = np.zeros(len(batch), PREFIX)
     target = columns.take(columns.binary(map(str.encode, batch.targets)), batch.target)
     partitions = np.array([number for _, number in batch.partitions], np.int32)
-    for column in (columns.lengths(batch.timer_id), batch.roll_times, batch.retries):
+    id_size, target_size = columns.lengths(batch.timer_id), columns.lengths(target)
+    assert id_size.max(initial=0) < _U1, "requests are bounded"
+    for column in (target_size, batch.roll_times, batch.retries):
         assert 0 <= column.min(initial=0) <= column.max(initial=0) < _U2, "requests are bounded"
-    prefix["flags"] = np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
     replaces = batch.timer & batch.cancels | (batch.chase_flags & CHASE_FLAG_RESCHEDULE != 0)
-    prefix["flags"] |= np.where(replaces, FLAG_RESCHEDULE, 0).astype(np.uint16)
-    prefix["flags"] |= np.where(batch.keeps, FLAG_KEEP, 0).astype(np.uint16)
-    prefix["flags"] |= np.where(batch.seed, FLAG_SEED, 0).astype(np.uint16)
-    prefix["id_size"] = columns.lengths(batch.timer_id)
+    prefix["flags"] = (
+        np.where(batch.rejected, FLAG_DEAD_LETTER, 0)
+        | np.where(replaces, FLAG_RESCHEDULE, 0)
+        | np.where(batch.keeps, FLAG_KEEP, 0)
+        | np.where(batch.seed, FLAG_SEED, 0)
+    )
+    prefix["id_size"] = id_size
     prefix["source_offset"] = batch.offset
     prefix["origin_offset"] = batch.origin_offset
     prefix["due_ms"] = batch.due_ms
     prefix["source_topic"] = source_ids[batch.partition]
     prefix["source_partition"] = partitions[batch.partition]
-    prefix["target_size"] = columns.lengths(target)
+    prefix["target_size"] = target_size
     prefix["target_partition"] = batch.target_partition
     prefix["key_hash"] = batch.key_hash
     prefix["key_value_size"] = columns.lengths(batch.key_value)
@@ -129,12 +135,20 @@ def log_records(
     return records
 
 
-def seal(messages: Column, records: Records) -> memoryview:
-    """Fills the checksums into the bytes of `stored_messages`; returns these bytes."""
+def seal(messages: Column, records: Records, id_hash: Int64) -> memoryview:
+    """Fills the checksums into the bytes of `stored_messages`; returns these bytes. `id_hash` is
+    that of each id, also of a default one.
+    """
     starts, octets = columns.offsets(messages)[:-1], columns.data(messages)
-    at_every_byte(octets, PREFIX["crc"])[starts] = checksums(records, messages)
+    prefix = at_every_byte(octets, PREFIX)
+    for first in range(0, len(records), _CHECKED_AT_ONCE):
+        part = slice(first, first + _CHECKED_AT_ONCE)
+        own = prefix[starts[part]]
+        own_hash = np.where(own["id_size"] > 0, id_hash[part], 0)
+        prefix["head_check"][starts[part]] = head_checks(records[part], own, own_hash)
+    prefix["crc"][starts] = checksums(records, messages)  # the last: it covers head_check, too
     return memoryview(octets.data)
 
 
-assert PREFIX.fields is not None and PREFIX.fields["crc"][1] == 0, "seal writes crc at the front"
+assert PREFIX.fields is not None and PREFIX.fields["crc"][1] == 0, "it is read there"
 assert PREFIX_BYTES % 8 == 0

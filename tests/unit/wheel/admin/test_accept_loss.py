@@ -35,7 +35,7 @@ from duewheel.wheel.admin.accept_loss import KafkaTopics, Loss, accept, losses
 from duewheel.wheel.recovery.first_offsets import first_marks
 from duewheel.wheel.recovery.survey import survey
 from duewheel.wheel.storage.data_directory import DataDirectory
-from duewheel.wheel.storage.message_store import split_by_limits
+from duewheel.wheel.storage.message_store import split_by_count
 
 P: TopicPartition = (TIMER_TOPIC, 0)
 Q: TopicPartition = (TIMER_TOPIC, 1)
@@ -193,8 +193,8 @@ def test_a_look_behind_a_cut_reads_a_bounded_number_of_messages_at_once(
     """With all of an hour in memory the command would be killed at each try."""
     with_timers(shop)
     cut(shop, 3)
-    pairs = partial(split_by_limits, records_max=2)
-    monkeypatch.setattr("duewheel.wheel.admin.accept_loss.split_by_limits", pairs)
+    pairs = partial(split_by_count, records_max=2)
+    monkeypatch.setattr("duewheel.wheel.admin.accept_loss.split_by_count", pairs)
     read = [count_messages_read(monkeypatch, method) for method in ("read", "read_ids")]
     with pytest.raises(RecoveryRefused, match=r"2 timers are pending from behind the cut"):
         shop.accept(P)

@@ -24,6 +24,7 @@ from duewheel.wheel.storage.data_directory import DataDirectory
 
 IDS = 40
 NONE: Int64 = np.empty(0, np.int64)
+ID_KEY = 7  # of each record that is noted, where no test says otherwise
 
 
 @pytest.fixture
@@ -70,7 +71,8 @@ def wanted(
 ) -> WantedTimers:
     """All timers of these ids, unless said otherwise; one topic has all of them."""
     topic = 0 * hashes if topic is None else topic
-    return WantedTimers(hashes, topic, np.full_like(hashes, below), named, settled, whole, NONE)
+    below_of = np.full_like(hashes, below)
+    return WantedTimers(hashes, topic, below_of, named, settled, whole, NONE, np.array([ID_KEY]))
 
 
 def places(found: LookedUp) -> set[tuple[int, int]]:
@@ -131,7 +133,7 @@ def test_a_lookup_adds_a_bounded_part_of_many_records(
             before, added = added, sum(map(len, index._runs))  # noqa: SLF001
             assert min(before + 1, 2_000) <= added <= before + 2_000 // 32 + 10
         hours, positions = (np.array(column, np.int64) for column in zip(*sorted(met), strict=True))
-        index.note(hours, positions, np.zeros(len(met), np.int64))
+        index.note(hours, positions, np.zeros(len(met), np.int64), np.full(len(met), ID_KEY))
     assert places(index.find(wanted(known, below=0), commit)) == set()
 
 
@@ -181,7 +183,7 @@ def test_what_is_known_to_match_no_cancel_is_not_found_again(
         hours, positions = (np.array(column, np.int64) for column in zip(*order, strict=True))
         offsets = offsets_at(directory, order)
         known_offsets |= dict(zip(order, offsets, strict=True))
-        index.note(hours, positions, np.array(offsets))
+        index.note(hours, positions, np.array(offsets), np.full(len(order), ID_KEY))
         over = rng.random(len(order)) < 0.2
         index.settle(hours[over], positions[over], (CANCELLED, DELIVERED)[turn % 2])
         gone |= {place for place, is_over in zip(order, over.tolist(), strict=True) if is_over}
@@ -194,7 +196,7 @@ def test_a_negative_first_offset_is_read_once(world: CancelWorld) -> None:
     index, known = IdIndex(directory), hashes_in(directory)
     unread, commit = wanted(known, below=0), directory.state.commit()
     (hour,) = index.find(unread, commit).positions
-    index.note(np.array([hour]), np.array([0]), np.array([-1]))
+    index.note(np.array([hour]), np.array([0]), np.array([-1]), np.array([ID_KEY]))
     assert places(index.find(unread, commit)) == set()
 
 

@@ -77,7 +77,7 @@ BATCH = TimerBatch(
     target=np.array([0, 1], np.int32),
     target_partition=np.array([5, -1], np.int32),
     key_hash=np.array([77, -1], np.int32),
-    id_hash=np.array([2**40 - 1, 0]),
+    id_hash=np.array([2**40 - 1, 5]),
     timer_id=binary([b"my id", b""]),
     key_value=binary([b"\x06key\x01", b"\x01\x0avalue"]),
     headers=binary([b"\x02h\x02v", b""]),
@@ -116,19 +116,24 @@ def test_a_record_and_its_message_are_these_bytes() -> None:
     second = struct.pack(
         ">iqiqiqiiq",
         *(52, 104, 18 << 8 | 3, now_ms, 1_050, 1_080, 64 + 4 + 7),
-        *(topic_hash("dead", KEY), 1 << 40),
+        *(topic_hash("dead", KEY), 1 << 40 | 5),
     )
     assert records.tobytes() == first + second
 
-    def stored(record: bytes, fields: tuple[int, ...], rest: bytes) -> bytes:
-        unsealed = struct.pack(">IHHqqqiiiiiiiHH", 0, *fields) + rest
-        return struct.pack(">I", google_crc32c.value(record + unsealed)) + unsealed[4:]
+    def stored(record: bytes, fields: tuple[int, ...], id_hash: int, rest: bytes) -> bytes:
+        prefix, check = struct.pack(">qqqiiHBBiiiiHH", *fields), 0x243F6A8885A308D3
+        head = record + bytes(4) + bytes(8) + prefix + struct.pack(">q", id_hash)
+        for (word,) in struct.iter_unpack(">Q", head):
+            check = (check ^ word) * 0x9E3779B97F4A7C15 % 2**64
+            check ^= check >> 32
+        sealed = struct.pack(">I", check % 2**32) + prefix + rest
+        return struct.pack(">I", google_crc32c.value(record + bytes(4) + sealed)) + sealed
 
-    message = (0, 5, 2**40, 2**40 - 5, 1_800_000_000_001, 6, 0, 6, 5, 77, 5, 1, 2, 3)
-    dead_letter = (1, 0, 9, 9, -1, 4, 3, 4, -1, -1, 7, 0, 0, 0)
-    assert bytes(seal(messages, records)) == stored(
-        first, message, b"my id" + b"orders" + b"\x06key\x01" + b"\x02h\x02v"
-    ) + stored(second, dead_letter, b"dead" + b"\x01\x0avalue")
+    message = (2**40, 2**40 - 5, 1_800_000_000_001, 6, 0, 6, 0, 5, 5, 77, 5, 1, 2, 3)
+    dead_letter = (9, 9, -1, 4, 3, 4, 1, 0, -1, -1, 7, 0, 0, 0)
+    assert bytes(seal(messages, records, BATCH.id_hash)) == stored(
+        first, message, 2**40 - 1, b"my id" + b"orders" + b"\x06key\x01" + b"\x02h\x02v"
+    ) + stored(second, dead_letter, 0, b"dead" + b"\x01\x0avalue")
 
 
 @given(

@@ -6,16 +6,19 @@ import random
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.harness.timer_rows import TimerRow, timer_batch
 
+from duewheel.checkpoints.fs import read_into
 from duewheel.errors import CorruptFile
 from duewheel.schemas.arrays import Int64
 from duewheel.schemas.batches import TimerBatch
 from duewheel.schemas.columns import binary, lengths
 from duewheel.wheel.append.placement import first_of_each
+from duewheel.wheel.storage import message_store
 from duewheel.wheel.storage.byte_layouts import NO_POSITION, PREFIX_BYTES
 from duewheel.wheel.storage.message_store import MessageStore, split_by_limits
 from duewheel.wheel.storage.record_builder import RowPositions, log_records, seal, stored_messages
@@ -43,7 +46,7 @@ def write(store: MessageStore, batch: TimerBatch, position: Int64) -> Records:
         SLOT * 50,
         "key",
     )
-    octets = seal(messages, records)
+    octets = seal(messages, records, batch.id_hash)
     ends = np.cumsum(lengths(messages))
     store.files.make_folder()
     for row, at in enumerate(position.tolist()):
@@ -105,6 +108,43 @@ def test_every_byte_of_a_message_and_of_its_record_is_checked(tmp_path: Path) ->
         with pytest.raises(CorruptFile, match="does not match its checksum"):
             store.read(HOUR, changed)
     assert len(store.read(HOUR, records).prefix) == 1
+
+
+def test_ids_are_checked_and_read_without_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel of a few bytes would else have megabytes read, as often as it is sent."""
+    store = MessageStore(tmp_path)
+    batch = replace(some(3), key_value=binary([bytes(1 << 20)] * 3))
+    size = lengths(stored_messages(batch, IDS))
+    records = write(store, batch, np.cumsum(size) - size)
+    read = list[int]()
+
+    def counted(fd: int, into: memoryview, *rest: Any) -> None:
+        read.append(len(into))
+        read_into(fd, into, *rest)
+
+    monkeypatch.setattr(message_store, "read_into", counted)
+    path, whole = store.files.path(HOUR), bytes(store.files.read(HOUR, 0, int(size[0])))
+    prefix, ids = store.read_ids(HOUR, records[::-1])
+    assert ids.equals(batch.timer_id.take([2, 1, 0]))
+    assert prefix["source_offset"].tolist() == [2, 1, 0]
+    assert sum(read) <= 3 * (PREFIX_BYTES + 255)
+    end = PREFIX_BYTES + int(prefix["id_size"][2])
+    for at in range(4, end + 1):  # the first four are the checksum of all
+        with path.open("r+b") as file:
+            file.write(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 : end + 1])
+        if at == end:
+            store.read_ids(HOUR, records)  # no part of it
+            continue
+        with pytest.raises(CorruptFile, match="does not match its checksum"):
+            store.read_ids(HOUR, records)
+    with pytest.raises(CorruptFile, match="does not match its checksum"):
+        store.read(HOUR, records)
+    changed = records.copy()
+    changed["write_time"] += 1
+    with pytest.raises(CorruptFile, match="does not match its checksum"):
+        store.read_ids(HOUR, changed)
 
 
 def test_one_bad_message_is_named_among_good_ones(tmp_path: Path) -> None:
