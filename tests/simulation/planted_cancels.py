@@ -206,16 +206,16 @@ CANCELS = {
         "2",
         "a cancel matches timers of every partition",
         LOOKUP,
-        "self._numbers.get(each, -1)",
-        "0 * self._numbers.get(each, -1)",
+        "[hash(each) for each in partitions]",
+        "[0 * hash(each) for each in partitions]",
         test=LOOKUPS + "test_a_timer_of_another_partition_with_an_equal_hash_stays_as_it_is",
     ),
     "cancel-by-hash": Planted(
         "2",
         "the hash of an id is taken for the id",
         LOOKUP,
-        "return code * len(self._numbers) + number",
-        "return 0 * code * len(self._numbers) + number",
+        "return of_id ^ of_partition[partition]",
+        "return 0 * of_id ^ of_partition[partition]",
         test=CASES + "test_ids_with_the_same_hash_are_told_apart",
     ),
     "cancel-index-forgets": Planted(
@@ -235,6 +235,23 @@ CANCELS = {
         "first_offset < np.minimum(self.below[number], 0)",
         test="unit/wheel/append/test_id_index.py::"
         "test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled",
+    ),
+    "cancel-reads-others": Planted(
+        "9",
+        "timers whose id has the hash of another one are looked up again by each of its chases",
+        INDEX,
+        "by_offset & by_id",
+        "by_offset",
+        test=LOOKUPS + "test_chases_end_among_other_ids_of_the_same_hash",
+    ),
+    "cancel-trusts-heads": Planted(
+        "9",
+        "a damaged id decides about a cancel",
+        "wheel/storage/message_store.py",
+        "self._require(hour, records, head_checks(",
+        "self._require(hour, records, 0 * check == 0 * head_checks(",
+        test="unit/wheel/storage/test_message_store.py::"
+        "test_ids_are_checked_and_read_without_the_rest",
     ),
     "cancel-not-added": Planted(
         "9",
