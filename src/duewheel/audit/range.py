@@ -2,10 +2,16 @@
 
 A range has, for each timer partition, a first offset and an end. Each chunk has a share of every
 partition, and memory holds one chunk at a time. If the range is longer than an audit may read, the
-audit reads a sample: chunks spread evenly over the range, the newest among them.
+audit reads a sample: chunks spread evenly over the range, the newest among them. Each timer topic
+has as many offsets of it as any other, if it has so many: one topic's flood displaces no other.
 """
 
 from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from fractions import Fraction
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.schemas.batches import OffsetRanges
@@ -43,19 +49,31 @@ def offsets_in(between: OffsetRanges) -> int:
 
 def split_range(between: OffsetRanges, offsets_max: int) -> list[OffsetRanges]:
     """Splits a range into the chunks to read: `offsets_max` offsets together, up to rounding."""
-    size = min(CHUNK_OFFSETS, offsets_max)
-    count = -(-offsets_in(between) // size)
-    most = min(count, offsets_max // size)
-    return [_chunk(between, (i + 1) * count // most - 1, count) for i in range(most)]
+    sizes = Counter[str]()
+    for (topic, _), (start, end) in between.items():
+        sizes[topic] += end - start
+    shares = _shares(sizes, offsets_max)
+    count = -(-sum(shares.values()) // CHUNK_OFFSETS)
+    parts = {topic: Fraction(share, sizes[topic]) for topic, share in shares.items()}
+    return [_chunk(between, parts, i, count) for i in range(count)]
 
 
-def _chunk(between: OffsetRanges, number: int, count: int) -> OffsetRanges:
-    """Returns chunk `number` of `count`."""
-    parts = {
-        partition: (
-            start + (end - start) * number // count,
-            start + (end - start) * (number + 1) // count,
-        )
-        for partition, (start, end) in between.items()
-    }
-    return {partition: (first, last) for partition, (first, last) in parts.items() if first < last}
+def _shares(sizes: Mapping[str, int], offsets_max: int) -> dict[str, int]:
+    """Shares the offsets out to the topics, equally but for those that have fewer."""
+    shares = {}
+    for place, (topic, size) in enumerate(sorted(sizes.items(), key=lambda each: each[1])):
+        shares[topic] = min(size, offsets_max // (len(sizes) - place))
+        offsets_max -= shares[topic]
+    return shares
+
+
+def _chunk(
+    between: OffsetRanges, parts: Mapping[str, Fraction], number: int, count: int
+) -> OffsetRanges:
+    """Returns chunk `number` of `count`: the ends of as many equal pieces of each partition."""
+    chunk = {}
+    for partition, (start, end) in between.items():
+        first = start + (end - start) * number // count
+        last = start + (end - start) * (number + 1) // count
+        chunk[partition] = (last - math.ceil((last - first) * parts[partition[0]]), last)
+    return {partition: (first, last) for partition, (first, last) in chunk.items() if first < last}

@@ -437,7 +437,8 @@ class AuditSection(Section):
     """The folder whose `gx` is your project of Great Expectations, for results and Data Docs of
     audits; by default duewheel makes one in `storage.audit_dir`."""
     rows_max: Annotated[int, Field(ge=1_000)] = 1_000_000
-    """The most messages of an audit; of a longer range it reads parts, spread evenly."""
+    """The most messages of an audit; of a longer range it reads parts, spread evenly, and of each
+    timer topic equally many."""
     rows_min: Annotated[int, Field(ge=0)] = 0
     """Fewer messages are a finding."""
     rejected_max: Annotated[float, Field(ge=0, le=1)] = 0.05

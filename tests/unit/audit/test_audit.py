@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def test_chunks_cover_the_range_or_are_spread_evenly_over_it(
     chunks = split_range(between, most)
     seen: dict[tuple[str, int], int] = {p: start for p, (start, _) in between.items()}
     for chunk in chunks:
-        assert 0 < offsets_in(chunk) <= min(CHUNK_OFFSETS, most) + len(between)
+        assert 0 < offsets_in(chunk) <= min(CHUNK_OFFSETS, most) + 2 * len(between)
         for partition, (first, end) in chunk.items():
             assert seen[partition] <= first < end
             seen[partition] = end
@@ -95,11 +96,30 @@ def test_chunks_cover_the_range_or_are_spread_evenly_over_it(
 
 
 def test_a_sample_is_spread_over_the_range() -> None:
-    chunks = split_range({P0: (0, 10 * CHUNK_OFFSETS)}, 2 * CHUNK_OFFSETS + 1)
+    chunks = split_range({P0: (0, 10 * CHUNK_OFFSETS)}, 2 * CHUNK_OFFSETS)
     assert chunks == [
         {P0: (4 * CHUNK_OFFSETS, 5 * CHUNK_OFFSETS)},
         {P0: (9 * CHUNK_OFFSETS, 10 * CHUNK_OFFSETS)},
     ]
+
+
+def test_a_flood_in_one_topic_takes_no_other_topic_out_of_the_sample() -> None:
+    size = 5 * CHUNK_OFFSETS
+    between = {
+        **{("flood", number): (0, 100 * size) for number in range(2)},
+        ("large", 0): (7, 7 + 10 * size),
+        ("small", 0): (3, 1_003),
+    }
+    read = Counter[str]()
+    chunks = split_range(between, size)
+    for chunk in chunks:
+        for (topic, _), (first, end) in chunk.items():
+            read[topic] += end - first
+    assert len(chunks) == 5
+    each = (size - 1_000) // 2
+    assert read["small"] == 1_000
+    assert each <= read["large"] <= each + len(chunks)
+    assert each <= read["flood"] <= each + 2 * len(chunks)
 
 
 @pytest.mark.parametrize(
