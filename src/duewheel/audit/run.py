@@ -162,7 +162,7 @@ def _parameters(settings: Settings) -> dict[str, Any]:
     """Returns the parameters of the suite that compares rows with each other."""
     return {
         "rows_min": settings.audit.rows_min,
-        "accepted_min": 1 - settings.audit.rejected_max,
+        "rejected_max": settings.audit.rejected_max,
         "timestamp_step_min_ms": -as_millis(settings.timer.margin),
     }
 

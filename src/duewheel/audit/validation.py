@@ -8,7 +8,8 @@ audit thus detects an edited suite, or an upgraded library, whose meaning differ
 A second suite compares rows with each other. Ingest sees one batch at a time and cannot do that, so
 this suite runs only here, once, over a few numbers of every row:
 
-    error_code         of a rejected row; null: accepted
+    rejected           topic and error code of a rejected row, if that has a larger share of its
+                       timer topic than it may; else null
     disagreement       the code of a rule on which the verdicts differ; null: they agree
     offset_step        from the previous row of its partition; null: the first of its chunk
     timestamp_step_ms  likewise
@@ -54,6 +55,7 @@ _pc: Any = pyarrow.compute
 _ID_SEEDS = (0x1F83D9AB, 0x5BE0CD19)  # not the timer log's: its 40 bits would collide here
 _ROWS = pa.schema(
     [
+        pa.field("topic", pa.dictionary(pa.int32(), pa.string())),
         pa.field("error_code", pa.dictionary(pa.int32(), pa.string())),
         pa.field("disagreement", pa.dictionary(pa.int32(), pa.string())),
         pa.field("offset_step", pa.int64()),
@@ -145,10 +147,13 @@ class AuditValidator:
         """Runs the second suite over all rows taken, by `check`."""
         suite = load_suite("audit")
         table = pa.concat_tables([_ROWS.empty_table(), *self._tables]).unify_dictionaries()
+        table, topics = _with_rejected(table, parameters["rejected_max"])
         checked = check(suite, parameters, table)
         totals = tallies(suite, parameters)
         for tally, each in zip(totals, checked, strict=True):
             tally.add(each, self._sources.names)
+            if tally.expectation["kwargs"].get("column") == "rejected" and topics:
+                tally.observed = ", ".join(topics)
         return totals
 
     def _by_epoch(
@@ -261,6 +266,30 @@ def _counts(codes: pa.DictionaryArray[Any, Any]) -> dict[str, int]:
     return {each["values"]: each["counts"] for each in counts}
 
 
+def _with_rejected(table: pa.Table, rejected_max: float) -> tuple[pa.Table, list[str]]:
+    """Puts `rejected` in the place of topic and error_code; returns the topics that it names, too.
+    A share of all topics together would hide those of a small one, or blame all for one.
+    """
+    topics: Any = table.column("topic").combine_chunks()
+    codes: Any = table.column("error_code").combine_chunks()
+    topic = np.asarray(topics.indices).astype(np.int64)
+    code = np.asarray(_pc.fill_null(codes.indices, -1))
+    count = len(topics.dictionary)
+    rejected = np.bincount(topic[code >= 0], minlength=count)
+    share = rejected / np.maximum(np.bincount(topic, minlength=count), 1)
+    over = share > rejected_max
+    shown = (code >= 0) & over[topic]
+    index = np.where(shown, topic * len(codes.dictionary) + code, 0).astype(np.int32)
+    names = [
+        f"{t}: {c}" for t in topics.dictionary.to_pylist() for c in codes.dictionary.to_pylist()
+    ]
+    column = _pa.DictionaryArray.from_arrays(
+        _pa.array(index, mask=~shown), _pa.array(names, pa.string())
+    )
+    with_rejected = table.drop_columns(["topic", "error_code"]).append_column("rejected", column)
+    return with_rejected, topics.dictionary.filter(_pa.array(over)).to_pylist()
+
+
 def _across_rows(batch: TimerBatch, codes: Any, disputed: Any) -> pa.Table:
     """Builds the columns of _ROWS."""
     order = np.argsort(batch.partition, kind="stable")
@@ -280,7 +309,9 @@ def _across_rows(batch: TimerBatch, codes: Any, disputed: Any) -> pa.Table:
     digest = (high.astype(np.int64) << 32) | low.astype(np.int64)
     named = lengths(batch.timer_id) > 0
     named &= ~batch.cancels & (batch.origin_offset == batch.offset)
+    topics = _pa.array([topic for topic, _ in batch.partitions], pa.string())
     columns = [
+        topics.dictionary_encode().take(_pa.array(batch.partition)),
         codes,
         disputed,
         step(batch.offset),

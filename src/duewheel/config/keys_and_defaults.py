@@ -442,7 +442,7 @@ class AuditSection(Section):
     rows_min: Annotated[int, Field(ge=0)] = 0
     """Fewer messages are a finding."""
     rejected_max: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """A larger share of rejected messages, of 1, is a finding."""
+    """A larger share of rejected messages of a timer topic, of 1, is a finding."""
 
 
 class MetricsSection(Section):

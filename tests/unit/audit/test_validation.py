@@ -29,7 +29,7 @@ from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 TOPIC = "orders.delayed"
 NOW_MS = 1_800_000_000_000
-ACROSS = {"rows_min": 1, "accepted_min": 0.9, "timestamp_step_min_ms": -1_000}
+ACROSS = {"rows_min": 1, "rejected_max": 0.1, "timestamp_step_min_ms": -1_000}
 
 Headers = list[tuple[str, str]]
 DAY: Headers = [("TIMER_DELAY_SEC", "86400")]
@@ -71,11 +71,16 @@ def contract(max_delay_ms: int = 86_400_000, *, alter: Rule | None = None) -> Co
     if alter is not None:
         changed = tuple(alter if rule.column == alter.column else rule for rule in rules.rules)
         rules = replace(rules, rules=changed)
-    return Contract((1_000,), {TOPIC: TopicContract(target="orders")}, "dlq", rules)
+    topics = {name: TopicContract(target="orders") for name in (TOPIC, "evil")}
+    return Contract((1_000,), topics, "dlq", rules)
 
 
 def records(
-    rows: list[Headers], first: int = 0, step_ms: int = 1, partition: int = 0
+    rows: list[Headers],
+    first: int = 0,
+    step_ms: int = 1,
+    partition: int = 0,
+    topic: str = TOPIC,
 ) -> KafkaRecords:
     """As Spark gives them."""
     return read_records(
@@ -87,7 +92,7 @@ def records(
                     [(name, value.encode()) for name, value in headers],
                     partition,
                     value=b"",
-                    topic=TOPIC,
+                    topic=topic,
                 )
                 for row, headers in enumerate(rows)
             ]
@@ -251,6 +256,33 @@ def test_cancels_and_copies_share_an_id_with_their_timer(library: GreatExpectati
     )
     assert by_code(audit.across_rows(ACROSS, library.check))["ids_again"].success
     assert (audit.disagreements.count, audit.rejected) == (0, {})
+
+
+def test_too_many_rejected_of_one_topic(library: GreatExpectations) -> None:
+    """Those of another neither hide them nor are part of the finding, which names the topic."""
+    audit = judge(library)
+    audit.take(records([SOON] * 50))
+    audit.take(records([BROKEN, SOON, BROKEN, NEVER], topic="evil"))
+    audit.take(records([SOON] * 38 + [BROKEN] * 2, first=50))
+    audit.take(records([SOON, SOON, BROKEN], topic="evil", partition=1))
+    found = by_code(audit.across_rows(ACROSS, library.check))["too_many_rejected"]
+    assert (found.success, found.failed, found.observed) == (False, 4, "evil")
+    assert found.examples == [
+        ("evil-0@0", "evil: bad_header"),
+        ("evil-0@2", "evil: bad_header"),
+        ("evil-0@3", "evil: no_due_time"),
+        ("evil-1@2", "evil: bad_header"),
+    ]
+
+
+@pytest.mark.parametrize(("rows", "most", "ok"), [(100, 0.29, True), (99, 0.29, False)])
+def test_the_bound_of_rejected_rows_is_exact(
+    library: GreatExpectations, rows: int, most: float, ok: bool
+) -> None:
+    audit = judge(library)
+    audit.take(records([BROKEN] * 29 + [SOON] * (rows - 29)))
+    found = by_code(audit.across_rows({**ACROSS, "rejected_max": most}, library.check))
+    assert found["too_many_rejected"].success == ok
 
 
 def test_a_range_without_messages(library: GreatExpectations) -> None:
