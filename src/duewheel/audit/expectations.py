@@ -28,6 +28,8 @@ from duewheel.schemas.request.acceptance_rules import filled_in
 _pa: Any = pa
 
 EXAMPLES_MAX = 20
+EXAMPLE_CHARACTERS = 200
+_OBSERVED_CHARACTERS = 2_000  # of an expectation, or why it cannot be checked
 
 _SOURCE = "duewheel"
 _IN_MEMORY: dict[str, Any] = {"mode": "ephemeral"}
@@ -42,6 +44,11 @@ class Unchecked(NamedTuple):
     """An expectation that cannot be checked on a table."""
 
     reason: str
+
+    @classmethod
+    def because(cls, kind: str, why: str) -> Unchecked:
+        """Of an expectation of this type; `why` may quote any value of the table."""
+        return cls(f"{kind} cannot be checked: {shortened(why, _OBSERVED_CHARACTERS)}")
 
 
 class GreatExpectations:
@@ -97,8 +104,7 @@ class GreatExpectations:
             try:
                 results += self._validated([each], batch)
             except Exception as error:  # noqa: BLE001 - pydantic's, or any of the library
-                why = " ".join(str(error).split())
-                results.append(Unchecked(f"{each['type']} cannot be checked: {why}"))
+                results.append(Unchecked.because(each["type"], " ".join(str(error).split())))
         return results
 
     def _batch(self, table: pa.Table) -> Any:
@@ -201,7 +207,7 @@ def _in_order(result: Any, expectations: Sequence[Mapping[str, Any]]) -> list[Re
     return [
         _or_reason(by_place[place])
         if place in by_place
-        else Unchecked(f"{each['type']} cannot be checked: there is no {_unknown(each)}")
+        else Unchecked.because(each["type"], f"there is no {_unknown(each)}")
         for place, each in enumerate(expectations)
     ]
 
@@ -215,8 +221,7 @@ def _unknown(expectation: Mapping[str, Any]) -> str:
 def _or_reason(result: Result) -> Result | Unchecked:
     # Several exceptions stand below names of their own.
     if result.exception_info.get("raised_exception", True):
-        name, why = result.expectation_config.type, _reason(result.exception_info)
-        return Unchecked(f"{name} cannot be checked: {why}")
+        return Unchecked.because(result.expectation_config.type, _reason(result.exception_info))
     return result
 
 
@@ -240,9 +245,13 @@ def _reason(info: Mapping[str, Any]) -> str:
     return str(info.get("exception_message") or "it gives no result")
 
 
-def _plain(value: Any) -> Any:
-    """For JSON."""
-    return value.item() if isinstance(value, np.generic) else value
+def shortened(value: Any, characters: int = EXAMPLE_CHARACTERS) -> Any:
+    """Makes a value of a message fit for JSON, and text of it if it is longer than that: producers
+    write values of any size, and each result has many and is kept.
+    """
+    plain = value.item() if isinstance(value, np.generic) else value
+    text = str(plain)
+    return plain if len(text) <= characters else text[:characters] + "…"
 
 
 @dataclass
@@ -254,7 +263,7 @@ class Tally:
         rows: nulls included.
         nulls: rows without a value, if the expectation skips nulls.
         observed: of the last chunk: an expectation on the whole table gets that as one chunk.
-        examples: of failing rows: the source of each, and its value in the checked column.
+        examples: of failing rows: the source of each, and its shortened value.
         checked: without it `observed` is the reason why not.
     """
 
@@ -271,15 +280,17 @@ class Tally:
         """Adds the result of one more chunk; `names` gives the sources of its rows."""
         found = result.result
         self.success = self.success and bool(result.success)
-        self.observed = _plain(found.get("observed_value"))
+        self.observed = shortened(found.get("observed_value"), _OBSERVED_CHARACTERS)
         if self.expectation["type"] == "expect_table_row_count_to_be_between":
             self.rows = int(self.observed)
         self.rows += int(found.get("element_count", 0))
         self.nulls += int(found.get("missing_count", 0))
         self.failed += int(found.get("unexpected_count", 0))
-        values = list(map(_plain, found.get("partial_unexpected_list", ())))
+        values = list(map(shortened, found.get("partial_unexpected_list", ())))
         sources = names(failing(result)[: len(values)])
-        self.examples = (self.examples + list(zip(sources, values, strict=True)))[:EXAMPLES_MAX]
+        # Some expectations name values, but no rows: in a set of distinct values there is none.
+        named = list(zip(sources, values, strict=False))
+        self.examples = (self.examples + named)[:EXAMPLES_MAX]
 
     def fail(self, reason: str) -> None:
         """Counts it as failed, without a row."""

@@ -19,7 +19,8 @@ one it is a finding of its own, a warning only: an optional field may be absent 
 
 A row is a timer that ingest has accepted. Copies and cancels are left out: an expectation such as
 uniqueness would fail because of duewheel's own records. The suite is checked once, over all rows,
-because a mean or a uniqueness cannot be added up; memory holds the named columns only.
+because a mean or a uniqueness cannot be added up. Memory holds the named columns only, up to
+COLUMNS_BYTES_MAX; a warning has the number of rows beyond that.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -42,6 +44,7 @@ from duewheel.audit.expectations import (
     GreatExpectations,
     Tally,
     Unchecked,
+    shortened,
 )
 from duewheel.audit.row_sources import RangeSources, Sources
 from duewheel.errors import ConfigError
@@ -54,6 +57,10 @@ from duewheel.schemas.wire.spans import RawHeaders, Spans
 
 _pa: Any = pa
 _pc: Any = pyarrow.compute
+
+# Of a topic's values in memory; checking them takes twice as much again. A number or a short text
+# takes some 60 bytes: this is room for four columns of a million rows, the default audit.rows_max.
+COLUMNS_BYTES_MAX = 256 << 20
 
 _COLUMN = re.compile(r"\b(?:key\b|value\b(?:\.[\w-]+)*|header(?:\.[\w-]+)+)")
 _EXISTS, _IS_NULL = "expect_column_to_exist", "expect_column_values_to_be_null"
@@ -68,6 +75,12 @@ _DECODED: dict[str, Any] = {
 _SCHEMA_GIVEN: dict[str, Any] = {
     **_DECODED,
     "meta": {"code": "registry_unavailable", "reason": "the registry gives the schema of a value"},
+}
+_SKIPPED: dict[str, Any] = {
+    "type": "expect_table_row_count_to_be_between",
+    "kwargs": {},
+    "severity": "warning",
+    "meta": {"code": "rows_skipped", "reason": "memory has room for the columns of all rows"},
 }
 
 
@@ -116,18 +129,26 @@ class _Topic:
         self._registry = registry
         self._of_values, self._of_registry = Tally(_DECODED), Tally(_SCHEMA_GIVEN)
         self._named = _columns(suite)
-        # A table of no columns would have no rows.
-        self._columns: dict[str, list[Any]] = {name: [] for name in sorted(self._named | {"key"})}
+        self._columns: dict[str, list[Any]] = {name: [] for name in sorted(self._named)}
+        self._bytes = self._rows = self._skipped = 0
         self._schemas_unread = False
         self._sources = RangeSources()
 
     def take(self, records: KafkaRecords) -> None:
-        decoded = {} if self._registry is None else self._decoded(self._registry, records)
+        decoded, taken = dict[int, Decoded](), len(records)
+        if self._registry is not None:
+            decoded, taken = self._decoded(self._registry, records)
+        if self._bytes >= COLUMNS_BYTES_MAX:
+            taken = 0
+        self._skipped += len(records) - taken
         failed = [row for row, each in decoded.items() if each.registry_failed]
+        kept = np.arange(taken)
         if failed and self._names("value"):
-            kept = np.delete(np.arange(len(records)), failed)
+            kept = np.setdiff1d(kept, failed)
+        if len(kept) < len(records):
             records = records.take(kept)
             decoded = {n: decoded[row] for n, row in enumerate(kept.tolist()) if row in decoded}
+        self._rows += len(records)
         self._sources.add(Sources(records.partitions, records.partition, records.offset))
         values = _texts(records.value) if self._names("value") else []
         header_names = records.headers.names.column()
@@ -137,18 +158,27 @@ class _Topic:
             in_values = with_schema_number(records.value).any()
             in_headers = _given(records.headers, header_names, HEADER)
             self._schemas_unread = bool(in_values or in_headers)
-        objects = list(map(_parsed, values)) if self._names("value.") else []
+        paths = [name.split(".")[1:] for name in self._columns if name.startswith("value.")]
+        fields = _fields(values, paths)
         for name, column in self._columns.items():
             kind, _, path = name.partition(".")
+            cells: list[Any]
             if kind == "header":
-                column += _newest(records.headers, header_names, path)
+                cells = _newest(records.headers, header_names, path)
             elif not path:
-                column += values if kind == "value" else _texts(records.key)
+                cells = values if kind == "value" else _texts(records.key)
             else:
-                column += [_at(each, path.split(".")) for each in objects]
+                cells = fields.pop(0)
+            column += cells
+            self._bytes += sum(map(sys.getsizeof, cells))
 
-    def _decoded(self, registry: RegistryValues, records: KafkaRecords) -> dict[int, Decoded]:
-        """Returns the values that name a schema, by row, and counts them."""
+    def _decoded(
+        self, registry: RegistryValues, records: KafkaRecords
+    ) -> tuple[dict[int, Decoded], int]:
+        """Counts the values that name a schema. Returns them by row, and the number of the first
+        rows for whose values there is room: a few bytes may decode to megabytes.
+        """
+        room, taken = COLUMNS_BYTES_MAX - self._bytes, len(records)
         header_names = records.headers.names.column()
         sources = Sources(records.partitions, records.partition, records.offset)
         named = dict(reversed(_given(records.headers, header_names, HEADER)))
@@ -159,7 +189,11 @@ class _Topic:
             found = registry.decoded(self._topic, [(HEADER, named.get(row))], value)
             if found is None:
                 continue
-            result[row] = found
+            room -= sys.getsizeof(found.decoded) if self._names("value") else 0
+            if room < 0:
+                taken = min(taken, row + 1)
+            keeps = self._names("value") and row < taken
+            result[row] = found if keeps else found._replace(decoded=None)
             tally = self._of_registry if found.registry_failed else self._of_values
             tally.rows += 1
             if found.not_decoded is not None:
@@ -167,23 +201,23 @@ class _Topic:
                 tally.failed += 1
                 if len(tally.examples) < EXAMPLES_MAX:
                     (source,) = sources.names(np.array([row]))
-                    tally.examples.append((source, found.not_decoded))
-        return result
+                    tally.examples.append((source, shortened(found.not_decoded)))
+        return result, taken
 
     def check(self, library: GreatExpectations) -> list[Tally]:
         columns, of_types = dict[str, Any](), list[Tally]()
         missing: dict[str, str] = {}
         for name, values in self._columns.items():
-            plain = list(map(_plain, values))
-            kinds = list(map(_kind, plain))
+            kinds = list(map(_kind, values))
             kind = _most(kinds)
-            if kinds and kind is None and name in self._named:
+            if kinds and kind is None:
                 missing[name] = self._why_missing(name)
             strange = [row for row, each in enumerate(kinds) if each not in {None, kind}]
             if strange:
-                of_types.append(self._of_type(name, kind, plain, strange))
-            same = zip(plain, kinds, strict=True)
+                of_types.append(self._of_type(name, kind, values, strange))
+            same = zip(values, kinds, strict=True)
             columns[name] = _typed([value if each == kind else None for value, each in same])
+        columns.setdefault("key", pa.nulls(self._rows))  # a table of no columns would have no rows
         expectations = self._suite["expectations"]
         totals = list(map(Tally, expectations))
         results = library.check_each(expectations, pa.table(columns)) if totals else []
@@ -199,6 +233,13 @@ class _Topic:
             for tally in (self._of_values, self._of_registry):
                 tally.observed = "; ".join(sorted({why for _, why in tally.examples})) or None
                 totals.append(tally)
+        if self._skipped:
+            rows, skipped = self._rows + self._skipped, self._skipped
+            why = f"{self._rows} rows are checked, of {rows}: their values are large"
+            tally = Tally(
+                _SKIPPED, success=False, rows=rows, failed=skipped, observed=why, checked=False
+            )
+            totals.append(tally)
         return totals
 
     def _why_missing(self, name: str) -> str:
@@ -216,7 +257,7 @@ class _Topic:
                 expected.add(name)
                 if kind == _EXISTS:
                     tally.fail(reasons[name])
-        rows = len(self._columns["key"])
+        rows = self._rows
         return [
             Tally(
                 _expectation(_EXISTS, {"column": name}, "warning", reason),
@@ -241,7 +282,9 @@ class _Topic:
             rows=len(values),
             nulls=sum(value is None for value in values),
             failed=len(rows),
-            examples=[(source, values[row]) for source, row in zip(sources, some, strict=True)],
+            examples=[
+                (source, shortened(values[row])) for source, row in zip(sources, some, strict=True)
+            ],
         )
 
     def _names(self, start: str) -> bool:
@@ -338,6 +381,18 @@ def _parsed(text: str | None) -> Any:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _fields(texts: Iterable[str | None], paths: Sequence[Sequence[str]]) -> list[list[Any]]:
+    """Returns a column of plain values for each path. Only one parsed text is in memory at a time:
+    it may take dozens of times its bytes.
+    """
+    columns: list[list[Any]] = [[] for _ in paths]
+    for text in texts if paths else ():
+        parsed = _parsed(text)
+        for column, path in zip(columns, paths, strict=True):
+            column.append(_plain(_at(parsed, path)))
+    return columns
 
 
 def _at(value: Any, path: Sequence[str]) -> Any:

@@ -13,7 +13,7 @@ from tests.harness.schema_registry import ORDER_AVRO, avro, framed, schema_regis
 from tests.harness.source_table import SourceRow, as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
-from duewheel.audit import data_docs
+from duewheel.audit import data_docs, topic_suites
 from duewheel.audit.expectations import GreatExpectations
 from duewheel.audit.topic_suites import TopicSuites
 from duewheel.audit.validation import AuditValidator
@@ -416,6 +416,72 @@ def test_data_docs_quote_what_a_producer_wrote(
     assert "alert(1)" in page
     assert "<script>alert(1)" not in page
     assert "no message of the range has it" in page
+
+
+def test_what_a_producer_wrote_is_kept_short(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    """A result stays for many audits, and has the first values of each expectation."""
+    size = 10_000
+    path = suite_file(
+        expectation("column_values_to_be_in_set", column="value.n", value_set=["a"]),
+        expectation("column_most_common_value_to_be_in_set", column="value.n", value_set=["a"]),
+        expectation("column_distinct_values_to_be_in_set", column="value.n", value_set=["a"]),
+        expectation("column_values_to_be_in_set", column="value.i", value_set=[1]),
+        expectation("column_values_to_be_dateutil_parseable", column="value.n"),
+        expectation("column_mean_to_be_between", column="value.n", min_value=1),
+    )
+    own = TopicSuites({TOPIC: path})
+    text = [b'{"n": "%s", "i": 1}' % (b"x" * size)] * 2
+    odd = [
+        b'{"n": 1%s, "i": "%s"}' % (b"0" * 4_000, b"y" * size),
+        b'{"n": [%s 0]}' % (b"1," * size),
+    ]
+    take(validator(library, own), *orders(*text, *odd))
+    (totals,) = own.check(library).values()
+    assert any(tally.failed and tally.examples for tally in totals)
+    for tally in totals:
+        assert all(len(str(value)) <= 201 for _, value in tally.examples), tally
+        assert len(str(tally.observed)) < 2_300, tally
+
+
+def test_a_topic_of_large_values_is_checked_in_part(
+    library: GreatExpectations, suite_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its result has how many rows were not; a key that no expectation names is not kept."""
+    monkeypatch.setattr(topic_suites, "COLUMNS_BYTES_MAX", 10_000)
+    named = suite_file(
+        expectation("table_row_count_to_equal", value=2),
+        expectation("column_values_to_not_be_null", column="value.n"),
+    )
+    own = TopicSuites({TOPIC: named, "others": named})
+    audit = validator(library, own)
+    for number in range(4):
+        take(audit, (b"k", b'{"n": ["%s"]}' % (b"x" * 6_000), []), first=number)
+    for number in range(2):
+        take(audit, (b"k" * 20_000, b'{"n": 1}', []), topic="others", first=number)
+    by_topic = own.check(library)
+    assert [tally.success for tally in by_topic["others"]] == [True, True]
+    *checked_rows, skipped = (tally.result() for tally in by_topic[TOPIC])
+    assert [each.success for each in checked_rows] == [True, True]
+    assert (skipped.code, skipped.severity, skipped.success) == ("rows_skipped", "warning", False)
+    assert (skipped.rows, skipped.failed) == (4, 2)
+
+
+def test_values_are_decoded_of_the_rows_that_a_suite_skips(
+    library: GreatExpectations, suite_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_suites, "COLUMNS_BYTES_MAX", 1)
+    path = suite_file(expectation("column_values_to_not_be_null", column="value.number"))
+    with schema_registry() as registry:
+        registry.add(1, ORDER_AVRO)
+        own = TopicSuites({TOPIC: path}, RegistryValues(RegistrySection(url=registry.url)))
+        audit = validator(library, own)
+        take(audit, *orders(framed(1, avro({"number": 5}))))
+        take(audit, *orders(framed(1, b"\xff")), first=1)
+        results = checked(own, library)
+    assert results["value_not_decoded"] == (False, [f"{TOPIC}-0@1"])
+    assert results["rows_skipped"] == (False, [])
 
 
 def test_fields_of_a_value_that_a_registry_decodes(

@@ -258,6 +258,25 @@ def test_cancels_and_copies_share_an_id_with_their_timer(library: GreatExpectati
     assert (audit.disagreements.count, audit.rejected) == (0, {})
 
 
+def test_a_name_of_any_size_is_kept_and_checked_short(library: GreatExpectations) -> None:
+    """The library copies each value dozens of times, and a result stays for many audits."""
+    sizes = list[int]()
+
+    class Watched:
+        def check(self, suite: Any, parameters: Any, table: pa.Table) -> Any:
+            sizes.extend(map(len, filter(None, table.column("target_topic").to_pylist())))
+            return library.check(suite, parameters, table)
+
+    audit: Any = judge(Watched())  # type: ignore[arg-type]
+    wrong = ["&" * 5_000, "a" * 5_000, "a" * 400 + "&", "__" + "a" * 5_000, "a" * 300, "a" * 250]
+    audit.take(records([[("REAL_TOPIC", name), *SOON] for name in [*wrong, "a" * 249]]))
+    assert (audit.disagreements.count, audit.rejected) == (0, {"bad_target_topic": len(wrong)})
+    assert max(sizes) <= 300
+    values = [value for tally in audit.rules[0] for _, value in tally.examples]
+    assert max(len(value) for value in values) == 201
+    assert "a" * 200 + "…" in values
+
+
 def test_too_many_rejected_of_one_topic(library: GreatExpectations) -> None:
     """Those of another neither hide them nor are part of the finding, which names the topic."""
     audit = judge(library)
