@@ -77,7 +77,7 @@ def test_a_reader_of_any_topic_reads_on(broker: SharedBroker, topic: str) -> Non
             )
         }
         found = [each for records, _ in reader.records(bounds) for each in records]
-        polled = list(reader.poll({place: 0}))
+        polled = [each for records in reader.poll({place: 0}) for each in records]
     assert found[0].headers == [(NAME, b"\xff"), (NAME, None)]
     assert found[-1] == (topic, 0, last, 0, b"k", b"last", [])
     assert polled == found

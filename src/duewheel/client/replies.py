@@ -180,7 +180,8 @@ class AnswerReader:
                     positions = self._ends(reader)
                     self._begin()
                     while self._goes_on():
-                        self._take(reader.poll(positions, self._fetch_bytes))
+                        for records in reader.poll(positions, self._fetch_bytes):
+                            self._take(records)
                 except Exception as error:  # noqa: BLE001 - the futures must fail with it
                     self._fail(self._explained(error))
                     reader.close()

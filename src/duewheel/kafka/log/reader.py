@@ -8,7 +8,6 @@ start.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from kafka import errors
@@ -16,7 +15,7 @@ from kafka import errors
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import LogConnection
-from duewheel.kafka.log.leader_requests import Fetched
+from duewheel.kafka.log.leader_requests import NO_END, Fetched
 from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.kafka.log.records import Record, records_of
 from duewheel.schemas.partition_names import partition_name
@@ -25,6 +24,9 @@ if TYPE_CHECKING:  # the client has no numpy
     from duewheel.schemas.batches import OffsetRanges, TopicPartition
 
 _FETCH_BYTES = 1 << 20
+# Of memory: a fetch of 1 MB may decompress to records that take gigabytes as objects of Python.
+_PART_BYTES = 8 << 20
+_RECORD_BYTES, _HEADER_BYTES = 400, 160  # of memory, beside key, value and the header's own
 _AHEAD_S = 0.5  # before an enclosing call ends, whose message would not say why
 
 
@@ -67,23 +69,21 @@ class LogReader(LogConnection):
     def records(
         self, ranges: OffsetRanges, bytes_max: int = _FETCH_BYTES
     ) -> Iterator[tuple[list[Record], Mapping[TopicPartition, int]]]:
-        """The records of the ranges one by one, in parts.
+        """The records of the ranges one by one, in parts of _PART_BYTES and one record at most.
 
         Yields:
             Records, those of a partition in their order; and for each partition of the part the
             offset below which it is read.
         """
         for part in self.read(ranges, bytes_max):
-            untils = {each.partition: ranges[each.partition][1] for each in part}
-            records = [r for each in part for r in records_of(each, untils[each.partition])]
-            yield records, {p.partition: min(p.end, untils[p.partition]) for p in part}
+            yield from _in_parts(part, {p.partition: ranges[p.partition][1] for p in part})
 
     def poll(
         self, positions: dict[TopicPartition, int], bytes_max: int = _FETCH_BYTES
-    ) -> Iterator[Record]:
-        """The records that have been added; moves the positions after them. Returns soon if there
-        are none, or while a leader does not answer. Where a log has lost the position, as one that
-        was recreated, it is read from its start.
+    ) -> Iterator[list[Record]]:
+        """The records that have been added, in parts as of `records`; moves the positions after
+        them. Returns soon if there are none, or while a leader does not answer. Where a log has
+        lost the position, as one that was recreated, it is read from its start.
 
         Raises:
             KafkaUnavailable, ConfigError: an error that no retry mends, such as a lost right.
@@ -93,7 +93,7 @@ class LogReader(LogConnection):
         with self.bounded_by(deadline):
             positions.update(self.offsets(refused, EARLIEST))
         self._retry_before(deadline, failures)
-        return chain.from_iterable(map(records_of, part))
+        return (records for records, _ in _in_parts(part, {}))
 
     def _fetch(
         self,
@@ -138,3 +138,22 @@ class LogReader(LogConnection):
                 at = f"{partition_name(partition)} at {positions[partition]}"
                 failures.append(errors.OffsetNotAvailableError(at))
         return failures
+
+
+def _in_parts(
+    part: Sequence[Fetched], untils: Mapping[TopicPartition, int]
+) -> Iterator[tuple[list[Record], dict[TopicPartition, int]]]:
+    """Yields as `LogReader.records`, at least once."""
+    reached: dict[TopicPartition, int] = {}
+    records, size = list[Record](), 0
+    for fetched in part:
+        until = untils.get(fetched.partition, NO_END)
+        for record in records_of(fetched, until):
+            if size >= _PART_BYTES:
+                yield records, reached | {fetched.partition: record.offset}
+                records, reached, size = [], {}, 0
+            records.append(record)
+            size += _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+            size += sum(_HEADER_BYTES + len(n) + len(v or b"") for n, v in record.headers)
+        reached[fetched.partition] = min(fetched.end, until)
+    yield records, reached

@@ -25,7 +25,7 @@ def records_of(
     settings: Settings, topic: str, since: Bound | None, *, follow: bool
 ) -> Iterator[ReadRecord]:
     """Yields committed records from `since` on, by default from the present end, and with `follow`
-    for ever. Those read at once are in the order of their timestamps.
+    for ever. Those of a part that the reader yields are in the order of their timestamps.
 
     Raises:
         ConfigError: there is no such topic, or can be none; or `since` is above all its ends.
@@ -38,7 +38,8 @@ def records_of(
         ends = {partition: end for partition, (_, end) in bounds.items()}
         while follow:
             ends = dict.fromkeys(reader.partitions(), 0) | ends  # with added partitions
-            yield from _rows(settings, topic, reader.poll(ends))
+            for records in reader.poll(ends):
+                yield from _rows(settings, topic, records)
 
 
 def lines_to_import(settings: Settings, topic: str) -> Iterator[CopiedLine]:

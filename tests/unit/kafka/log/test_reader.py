@@ -13,7 +13,7 @@ from kafka.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from tests.harness.record_batches import batch, plain
+from tests.harness.record_batches import NOW_MS, Record, batch, plain
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.config.range_ends import Bound
@@ -109,6 +109,25 @@ def test_a_new_leader_that_is_behind_with_the_retention_skips_nothing() -> None:
     """The old leader has refused the offset, and the new one would have it."""
     reader = Answering([OffsetOutOfRangeError(), fetched(2, 8)], starts=[1])
     assert read(reader, 2, 10) == [2]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_records_come_in_parts_that_fit_into_memory(*, follows: bool) -> None:
+    """A megabyte of a producer's may decompress to records that take gigabytes in Python."""
+    large: Record = NOW_MS, b"k", None, [("", None)] * 30_000
+    octets = b"".join(bytes(batch([large] * 3, base, codec=1)) for base in (4, 7))
+    assert len(octets) < 2_000
+    reader = Answering([Fetched(TIMERS, memoryview(octets), [], 5, 10)], starts=[4])
+    if follows:
+        positions = {TIMERS: 5}
+        parts = [[each.offset for each in part] for part in reader.poll(positions)]
+        assert (parts, positions) == ([[5, 6], [7, 8], [9]], {TIMERS: 10})
+        return
+    found = [
+        ([each.offset for each in part], reached[TIMERS])
+        for part, reached in reader.records({TIMERS: (5, 10)})
+    ]
+    assert found == [([5, 6], 7), ([7, 8], 9), ([9], 10)]
 
 
 def test_present_ends_wait_for_no_partition() -> None:
