@@ -28,6 +28,7 @@ _WOULD = {
     "skipped": "would skip",
     "written": "would write",
 }
+_NAMES_WIDTH_MAX = 40  # one long name would pad the line of each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def _aligned(fields: Mapping[str, object]) -> Iterable[str]:
         fields = {_WOULD.get(key, key): value for key, value in fields.items()}
     # Before the width is known: names of a message's headers are its producer's.
     rows = [(printable(key), value) for key, value in _flattened(fields)]
-    width = max((len(key) for key, _ in rows), default=0)
+    width = min(max((len(key) for key, _ in rows), default=0), _NAMES_WIDTH_MAX)
     return (f"{key:<{width}} {value}" for key, value in rows)
 
 

@@ -19,7 +19,7 @@ from tests.harness.timer_rows import P0, TimerRow
 from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary, TimerWithMessage
 from duewheel.cli.main import cli
-from duewheel.cli.output import printable
+from duewheel.cli.output import Printer, printable
 from duewheel.cli.timers import timer_line, with_header_lines
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, DiskFull
@@ -168,6 +168,14 @@ def test_headers_of_one_name_are_all_shown() -> None:
         "header.1 trace": "2",
         "header.2 octets (base64)": "/w==",
     }
+
+
+def test_a_long_name_of_a_header_widens_no_other_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 60 KB, beside 999 short ones, it made 61 MB."""
+    headers = [{"name": name, "value": ""} for name in ("x" * 60_000, *[""] * 99)]
+    timer = TimerWithMessage.model_validate({**ROW, "partition": None, "headers": headers})
+    Printer(is_json=False).show(with_header_lines(timer))
+    assert len(capsys.readouterr().out) < 70_000
 
 
 def test_no_producer_writes_to_the_terminal() -> None:
