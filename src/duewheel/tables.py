@@ -35,7 +35,7 @@ from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError
 from duewheel.ops.dead_letters.listing import list_letters
 from duewheel.ops.receipts import list_receipts
-from duewheel.ops.schedules.listing import list_schedules
+from duewheel.ops.schedules.listing import all_schedules
 from duewheel.ops.timers.pending import list_timers
 
 Condition = str | int | datetime | None
@@ -92,7 +92,7 @@ class TableList:
 
 
 def _schedules(settings: Settings, wanted: ScheduleFilter, limit: int) -> Iterator[ScheduleSummary]:
-    yield from list_schedules(settings, SystemClock(), limit, wanted.timer_topic).schedules
+    return all_schedules(settings, SystemClock(), limit, wanted.timer_topic)
 
 
 LISTS = {
@@ -150,8 +150,8 @@ def dead_letters_table(
 def schedules_table(
     config: str | Path | None = None, *, limit: int | None = None, **conditions: Condition
 ) -> pa.Table:
-    """Recurring schedules by name, from the shard's data directory; one that fires at this moment
-    is missing.
+    """Recurring schedules, from the shard's data directory, as in `duewheel schedule list`; one
+    that fires at this moment is missing.
 
     Args:
         config: as of `pending_table`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo
@@ -87,19 +88,22 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
 def list_(settings: Settings, output: Printer) -> None:
     """List the schedules of this shard.
 
-    Reads the data directory, without Kafka. One that fires at this moment is missing.
+    Reads the data directory, without Kafka. One that fires at this moment is missing. By name; of
+    more than 10,000, the first ones that fire come first.
     """
-    from duewheel.ops.schedules.listing import list_schedules
+    from duewheel.ops.schedules.listing import all_schedules
 
     say_if_recovering(settings)
-    rows = list_schedules(settings, SystemClock()).schedules
+    schedules = all_schedules(settings, SystemClock())
+    first = list(islice(schedules, 1))
+    rows = chain(first, schedules)
     if output.table_format:
         from duewheel.cli.arrow_output import write_table
 
         write_table(output.table_format, ScheduleSummary, rows)
     else:
         output.rows(rows, _line)
-    if not rows:
+    if not first:
         say("no schedules")
 
 

@@ -14,15 +14,19 @@ import pytest
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
 from pyarrow.ipc import open_stream
+from tests.harness.cancel_world import count_messages_read
 from tests.harness.newest_progress import NewestProgress, removed, taken_by_others, taken_over
 from tests.harness.schedule_shard import DAILY, put
 
+from duewheel.api.schedules import ScheduleSummary
 from duewheel.checkpoints.progress import NOBODY, Progress
 from duewheel.checkpoints.reshard_records import sealed
 from duewheel.cli.schedules import schedule
 from duewheel.errors import Fenced, NoSuchSchedule, Reassigned
+from duewheel.ops.schedules import listing
 from duewheel.tables import schedules_table
 from duewheel.testing.service import LocalService
+from duewheel.wheel.inspect import listing as wheel_listing
 
 SET = ("set", "daily", "--every", "1h", "--target", "reports", "--value", "v")
 
@@ -101,6 +105,30 @@ def test_commands_that_need_no_kafka(
     assert command("list").stdout.endswith("to reports  audit\n")
     assert "daily is paused" in command("next", "daily").stderr
     assert isinstance(command("next", "nobody").exception, NoSuchSchedule)
+
+
+def test_a_list_of_any_length_is_printed_while_it_is_read(
+    config: Path, service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer of one timer topic decides how many there are."""
+    for n in range(1, 6):
+        service.producer().schedule("reports", b"1", id=f"s{n}", every=f"{20 - n}s")
+    service.advance("1s")
+    monkeypatch.setattr(wheel_listing, "_MESSAGES_MAX", 2)
+    monkeypatch.setattr(listing, "SERVED_MAX", 2)
+    read, shown = count_messages_read(monkeypatch, "read"), list[tuple[str, int]]()
+    as_json = ScheduleSummary.as_json
+
+    def noted(row: ScheduleSummary) -> dict[str, Any]:
+        shown.append((row.name, sum(read)))
+        return as_json(row)
+
+    monkeypatch.setattr(ScheduleSummary, "as_json", noted)
+    words = ["list", "--config", str(config), "--output", "json"]
+    assert CliRunner().invoke(schedule, words).exit_code == 0
+    assert shown == [("s4", 2), ("s5", 2), ("s2", 4), ("s3", 4), ("s1", 5)]
+    rows = schedules_table(config, limit=3).to_pylist()
+    assert [row["name"] for row in rows] == ["s4", "s5", "s3"], "those that fire first"
 
 
 def test_a_command_waits_for_a_copy_on_its_way(

@@ -48,7 +48,7 @@ T = TypeVar("T")
 def list_schedules(
     settings: Settings,
     clock: Clock,
-    limit: int = sys.maxsize,
+    limit: int,
     timer_topic: str | None = None,
     scope: TopicScope = ALL_TOPICS,
     within_s: float = math.inf,
@@ -62,23 +62,49 @@ def list_schedules(
         CorruptFile: a pending timer is damaged.
     """
     topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
-    rows, now_ms, end_s = list[ScheduleSummary](), clock.now_ms(), time.monotonic() + within_s
-    more = False
+    rows, end_s, more = list[ScheduleSummary](), time.monotonic() + within_s, False
     with open_files(settings) as directory:
         of_shard = shard_fields(settings, directory)
-        if topic is None:
-            copies = pending_copies(directory, scope=scope)
-        else:
-            copies = copies_of(directory, [topic] if topic in scope else [])
-        for part in copies:
-            timers = part[: limit + 1 - len(rows)]
-            records = without_messages(timers)
-            rows += [r.summary(now_ms, timer) for r, timer in zip(records, timers, strict=True)]
+        for part in _summaries(directory, clock, topic, scope):
+            rows += part
             more = len(rows) > limit or time.monotonic() > end_s
             if more:
                 break
-    found = sorted(rows[:limit], key=lambda row: (row.name, row.timer_topic))
-    return ScheduleList(**of_shard, schedules=found, more=more)
+    return ScheduleList(**of_shard, schedules=_by_name(rows[:limit]), more=more)
+
+
+def all_schedules(
+    settings: Settings,
+    clock: Clock,
+    limit: int = sys.maxsize,
+    timer_topic: str | None = None,
+) -> Iterator[ScheduleSummary]:
+    """Yields the schedules of all timer topics, or of one: SERVED_MAX of those that fire first, by
+    name, then as many of those that fire next, until `limit`. Raises as `list_schedules`.
+    """
+    topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
+    with open_files(settings) as directory:
+        parts = _summaries(directory, clock, topic, ALL_TOPICS)
+        rows = islice(chain.from_iterable(parts), limit)
+        while some := list(islice(rows, SERVED_MAX)):
+            yield from _by_name(some)
+
+
+def _summaries(
+    directory: DataDirectory, clock: Clock, topic: str | None, scope: TopicScope
+) -> Iterator[list[ScheduleSummary]]:
+    now_ms = clock.now_ms()
+    if topic is None:
+        copies = pending_copies(directory, scope=scope)
+    else:
+        copies = copies_of(directory, [topic] if topic in scope else [])
+    for timers in copies:
+        records = without_messages(timers)
+        yield [r.summary(now_ms, timer) for r, timer in zip(records, timers, strict=True)]
+
+
+def _by_name(rows: list[ScheduleSummary]) -> list[ScheduleSummary]:
+    return sorted(rows, key=lambda row: (row.name, row.timer_topic))
 
 
 def show_schedule(

@@ -42,11 +42,11 @@ def test_lists_keep_and_decode_no_message(
 
     for name in ("value", "headers"):
         monkeypatch.setattr(PendingTimer, name, property(decoded))
-    warm = listing.list_schedules(settings, SystemClock())  # imports, and caches
+    warm = listing.list_schedules(settings, SystemClock(), 10_000)  # imports, and caches
     assert len(warm.schedules) == count
     tracemalloc.start()
     try:
-        found = listing.list_schedules(settings, SystemClock())
+        found = listing.list_schedules(settings, SystemClock(), 10_000)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -72,7 +72,7 @@ def test_copies_of_the_same_name_in_other_timer_topics_are_not_read(
     read = count_messages_read(monkeypatch, "read")
     timer = listing.require_schedule(settings, "report", None)
     assert listing.find_schedules(settings, {"report": "timers"}, {}) == {"report": timer}
-    assert listing.list_schedules(settings, SystemClock(), timer_topic="timers").schedules
+    assert listing.list_schedules(settings, SystemClock(), 10_000, "timers").schedules
     assert sum(read) == 3
     with pytest.raises(NoSuchSchedule, match="timers has no schedule 'none'"):
         listing.require_schedule(settings, "none", None)
@@ -87,7 +87,7 @@ def test_copies_that_were_replaced_are_not_read(
     service.pending()
     put(client, "daily", **DAILY)
     read = count_messages_read(monkeypatch, "read")
-    found = listing.list_schedules(settings, SystemClock()).schedules
+    found = listing.list_schedules(settings, SystemClock(), 10_000).schedules
     assert [row.name for row in found] == ["daily", "report"]
     assert sum(read) == 2
     assert listing.require_schedule(settings, "report", None).id == b"report"
@@ -97,7 +97,7 @@ def test_copies_that_were_replaced_are_not_read(
     # Some are cancelled between the pass over the logs and the read.
     monkeypatch.setattr(wheel_listing, "is_cancelled", lambda records: np.ones(len(records), bool))
     monkeypatch.setattr(_RecordFilter, "narrow", lambda *_: None)
-    assert listing.list_schedules(settings, SystemClock()).schedules == []
+    assert listing.list_schedules(settings, SystemClock(), 10_000).schedules == []
 
 
 @pytest.fixture
