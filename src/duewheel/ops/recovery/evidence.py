@@ -155,4 +155,5 @@ NOTHING = Evidence(*(np.empty(0, np.int64) for _ in range(3)))
 def records_in(reader: LogReader, ranges: OffsetRanges) -> Iterator[KafkaRecords]:
     """The committed records of ranges, as columns; those of one partition in their order."""
     for part in reader.read(ranges, PART_BYTES):
-        yield from committed_records(part, ranges)
+        for records in committed_records(part, ranges):
+            yield from records.slices()

@@ -17,6 +17,7 @@ import functools
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import structlog
@@ -153,7 +154,8 @@ def _classify_rows(
         for part in reader.read(bounds, _PART_BYTES):
             offsets += sum(fetched.end - fetched.begin for fetched in part)
             advanced(offsets, total)
-            for records in committed_records(part, bounds, skipped=epochs.skipped):
+            groups = committed_records(part, bounds, skipped=epochs.skipped)
+            for records in chain.from_iterable(each.slices() for each in groups):
                 rows = parse_by_epoch(records, parsers, epochs)
                 rows = rows.take(np.flatnonzero(rows.timer))  # cancels take no slot
                 positions = rows.partitions, rows.partition, rows.offset
