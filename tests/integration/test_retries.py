@@ -131,7 +131,7 @@ def test_a_message_returns_until_its_attempts_end(config: Path) -> None:
     assert [dict(r.headers).get("RETRY_ATTEMPT") for r in attempts] == [b"0", b"2", b"3"]
     first = f"{shard.target}-1@{attempts[0].offset}"
     assert [dict(r.headers)["UNIQ_KEY"] for r in attempts[1:]] == [
-        f"{first}/{n}".encode() for n in (2, 3)
+        f"{shard.target}-1@{failed.offset}/{n}".encode() for n, failed in enumerate(attempts[:2], 2)
     ]
     added = dict(letter.headers[3:])
     history = json.loads(added.pop("RETRY_HISTORY"))

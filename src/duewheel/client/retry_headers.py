@@ -112,7 +112,7 @@ class Attempts:
         headers = dict(record.headers or ())  # of several with a name the last one counts
         attempt = headers.get(RETRY_ATTEMPT) or b""
         if not _ATTEMPT.fullmatch(attempt):
-            return cls(1, f"{record.topic}-{record.partition}@{record.offset}", None, ())
+            return cls(1, place_of(record), None, ())
         first = headers.get(RETRY_FIRST) or b""
         deadline = headers.get(RETRY_DEADLINE_MS) or b""
         return cls(
@@ -140,6 +140,11 @@ class Attempts:
         if self.deadline_ms is not None:
             made.append((RETRY_DEADLINE_MS, b"%d" % self.deadline_ms))
         return made
+
+
+def place_of(record: Any) -> str:
+    """The topic-partition@offset of a consumed record."""
+    return f"{record.topic}-{record.partition}@{record.offset}"
 
 
 def own_headers(record: Any) -> list[NonNullHeader]:

@@ -47,7 +47,13 @@ from duewheel.api.due_time import DueTime, NonNullHeader
 from duewheel.client import request_headers
 from duewheel.client.message_reader import RawBytes
 from duewheel.client.producer import DelayProducer
-from duewheel.client.retry_headers import Attempts, Failure, error_text, own_headers
+from duewheel.client.retry_headers import (
+    Attempts,
+    Failure,
+    error_text,
+    own_headers,
+    place_of,
+)
 from duewheel.client.retry_policy import RetryPolicy
 from duewheel.client.transactions import transaction
 from duewheel.clock import Clock, SystemClock
@@ -276,11 +282,13 @@ class RetryLater:
         if deadline_ms is not None and now_ms + wait_ms > deadline_ms:
             return self._end(record, error, after, failure, RetryEnd.DEADLINE)
         target = record.topic if self._target is None else self._target
+        # Of this record's own place, because any producer may write a RETRY_FIRST. The last bytes
+        # have the offset and the attempt, however long the topic's name is.
+        retry_id = f"{place_of(record)}/{after.attempt}"[-ID_BYTES_MAX:]
         request = request_headers.timer_headers(
             *(target, DueTime.of(delay=timedelta(milliseconds=wait_ms)), self._timer_topic),
             headers=[*own_headers(record), *after.headers(after.attempt)],
-            # The last bytes have the offset and the attempt, however long the topic's name is.
-            id=f"{after.first}/{after.attempt}"[-ID_BYTES_MAX:],
+            id=retry_id,
             partition=record.partition if target == record.topic else None,
         )
         try:
@@ -290,8 +298,8 @@ class RetryLater:
                 raise
             return self._pointer(error, after, failure)
         log.warning(
-            "attempt %d of %s has failed with %s: the next one is due in %d ms",
-            *(attempts.attempt, attempts.first, failure.error, wait_ms),
+            "attempt %d of %s has failed with %s: the next one, %s, is due in %d ms",
+            *(attempts.attempt, attempts.first, failure.error, retry_id, wait_ms),
             exc_info=error,
         )
         return Retry(attempts.attempt, wait_ms, None)

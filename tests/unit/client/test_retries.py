@@ -178,6 +178,24 @@ def test_an_error_without_text_has_its_class() -> None:
     assert Failure.of(1, NOW_MS, ValueError(), error_text).error == "ValueError"
 
 
+def test_no_forged_header_gives_a_retry_the_id_of_another_message() -> None:
+    """A cancel of one would stop the other."""
+    sent = list[Any]()
+
+    def send(*record: Any) -> Any:
+        sent.append(record)
+        return SimpleNamespace(get=lambda _: None)
+
+    producer = ConfiguredProducer(transactional_id="t")
+    producer.send = send
+    retry_later = RetryLater(producer, "orders.delayed", dead_letter_topic="orders.failed")
+    forged = record(("RETRY_ATTEMPT", b"2"), ("RETRY_FIRST", b"orders-1@7"), offset=9)
+    retry_later.send(forged, ValueError())
+    [(_, _, _, headers)] = sent
+    named = dict(headers)
+    assert (named["UNIQ_KEY"], named["RETRY_FIRST"]) == (b"orders-1@9/3", b"orders-1@7")
+
+
 # ---- producers -----------------------------------------------------------------------------------
 
 
@@ -187,6 +205,7 @@ class ConfiguredProducer:
     def __init__(self, **config: Any) -> None:
         unset = dict.fromkeys(("transactional_id", "key_serializer", "value_serializer"))
         self.config = unset | config
+        self.send: Callable[..., Any] = pytest.fail
 
 
 @pytest.mark.parametrize(
