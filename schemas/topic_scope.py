@@ -37,3 +37,4 @@ class TopicScope:
 
 
 ALL_TOPICS = TopicScope()
+NO_TOPICS = TopicScope((".",))  # Kafka forbids this name

@@ -118,7 +118,7 @@ def pending_table(
     Args:
         config: the TOML file of the settings; by default as a command finds it.
         limit: how many rows at most.
-        conditions: topic, id, key, key_base64, tag, level, since, until.
+        conditions: topic, id, key, key_base64, tag, level, timer_topic, since, until.
     """
     return LISTS["pending"].table(config, limit, conditions)
 

@@ -327,6 +327,7 @@ class TimerFilter(TimeSpan):
         default=None, description="only timers with this TIMER_TAG; reads messages, as a key does"
     )
     level: Level | None = Field(default=None, description="only timers of this delay level")
+    timer_topic: Topic | None = Field(default=None, description="only timers of this timer topic")
     since: Instant | None = Field(
         default=None,
         validation_alias="from",

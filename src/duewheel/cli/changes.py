@@ -97,7 +97,8 @@ def cancel_matching(
 
     They are read from the data directory, and each is cancelled by its handle. Recurring ones
     stay: `schedule stop` ends them. --from and --to select by when a timer leaves; `rolling` counts
-    those that only roll then, and are due later. No option selects a timer topic.
+    those that only roll then, and are due later. Other timer topics may have the same ids and keys:
+    --timer-topic leaves their timers out.
 
     Exit code 1: as for `cancel`, or some that match are left: the shard recovers, or no handle
     names them. A start does not extend the wait. Also --dry-run needs Kafka.

@@ -24,7 +24,7 @@ OF_NEW_TIMER = (
 # Where it is not the field's name. An option `--topic` could be the timer topic.
 _FLAG_OF = {"headers": "header", "duration": "for", "topic": "target"}
 _IN_RULES = {*DueTimeFields.model_fields, "cron", "zone", "every"}  # in texts of several fields
-OF_PENDING_TIMERS = ("topic", "id", "key", "tag", "level", "since", "until")
+OF_PENDING_TIMERS = ("topic", "id", "key", "tag", "level", "timer_topic", "since", "until")
 
 Options = dict[str, Any]  # click's, by parameter: the model that is made of them has the types
 

@@ -215,6 +215,10 @@ def test_a_team_does_what_it_wants_in_its_own_topics(team: Holder, whole: Holder
     search = {"filter": {"topic": "orders"}, "dry_run": True, "at_most": 2}
     assert team.post("/v1/cancel", json=search).json()["matched"] == 2
     assert whole.post("/v1/cancel", json=search).json()["code"] == "conflict"
+    beyond = search | {"filter": {"topic": "orders", "timer_topic": "timers"}}
+    assert team.post("/v1/cancel", json=beyond).json()["matched"] == 0
+    assert whole.post("/v1/cancel", json=beyond).json()["matched"] == 1
+    assert team.get("/v1/timers?timer_topic=timers").json()["timers"] == []
     done = team.post("/v1/cancel?wait=0", json=search | {"dry_run": False}).json()
     assert (done["matched"], done["written"]) == (2, 2)
     assert whole.get(f"/v1/timers/{theirs}").json()["cancelled"] is False

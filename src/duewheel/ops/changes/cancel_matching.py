@@ -94,16 +94,17 @@ def find_matching(
         wanted: at least one condition.
         at_most: a bound against a filter that selects more than was meant.
         within_s: the longest search.
-        scope: no condition: only timers of these timer topics are found.
+        scope: no condition: only timers of these timer topics are found, or of the one of them that
+            `wanted` names.
 
     Raises:
         Conflict: more match.
-        ConfigError: the filter selects everything, or the search took too long.
+        ConfigError: the filter selects everything, its timer topic is none, or the search took too
+            long.
     """
-    chosen = selection(settings, wanted)
-    if chosen == Filter():
+    if selection(settings, wanted) == Filter():
         raise ConfigError("give a filter: without one every pending timer would be cancelled")
-    chosen = replace(chosen, live=True, timer_topics=scope)
+    chosen = replace(selection(settings, wanted, scope=scope), live=True)
     end_s = time.monotonic() + within_s
     with open_files(settings) as directory:
         matching = Matching(shard_fields(settings, directory))

@@ -26,7 +26,7 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
 from duewheel.ops.files import open_files, shard_fields
-from duewheel.ops.named_timer_topic import timer_topic_of
+from duewheel.ops.named_timer_topic import narrowed, timer_topic_of
 from duewheel.ops.schedules.read_before_change import LogEnds, files_to_change
 from duewheel.ops.schedules.schedule_record import without_messages
 from duewheel.ops.timers.pending import SEARCH_S, source_of
@@ -61,11 +61,11 @@ def list_schedules(
         ConfigError: there is no data directory, or no such timer topic.
         CorruptFile: a pending timer is damaged.
     """
-    topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
+    scope = narrowed(settings, scope, timer_topic)
     rows, end_s, more = list[ScheduleSummary](), time.monotonic() + within_s, False
     with open_files(settings) as directory:
         of_shard = shard_fields(settings, directory)
-        for part in _summaries(directory, clock, topic, scope):
+        for part in _summaries(directory, clock, scope):
             rows += part
             more = len(rows) > limit or time.monotonic() > end_s
             if more:
@@ -82,23 +82,19 @@ def all_schedules(
     """Yields the schedules of all timer topics, or of one: SERVED_MAX of those that fire first, by
     name, then as many of those that fire next, until `limit`. Raises as `list_schedules`.
     """
-    topic = None if timer_topic is None else timer_topic_of(settings, timer_topic)
+    scope = narrowed(settings, ALL_TOPICS, timer_topic)
     with open_files(settings) as directory:
-        parts = _summaries(directory, clock, topic, ALL_TOPICS)
+        parts = _summaries(directory, clock, scope)
         rows = islice(chain.from_iterable(parts), limit)
         while some := list(islice(rows, SERVED_MAX)):
             yield from _by_name(some)
 
 
 def _summaries(
-    directory: DataDirectory, clock: Clock, topic: str | None, scope: TopicScope
+    directory: DataDirectory, clock: Clock, scope: TopicScope
 ) -> Iterator[list[ScheduleSummary]]:
     now_ms = clock.now_ms()
-    if topic is None:
-        copies = pending_copies(directory, scope=scope)
-    else:
-        copies = copies_of(directory, [topic] if topic in scope else [])
-    for timers in copies:
+    for timers in pending_copies(directory, scope=scope):
         records = without_messages(timers)
         yield [r.summary(now_ms, timer) for r, timer in zip(records, timers, strict=True)]
 

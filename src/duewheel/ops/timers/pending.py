@@ -21,7 +21,7 @@ from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.files import open_files, shard_fields
-from duewheel.ops.named_timer_topic import decoded_handle
+from duewheel.ops.named_timer_topic import decoded_handle, narrowed
 from duewheel.ops.pages import page_of_parts
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.partition_names import record_named
@@ -65,11 +65,12 @@ def page_of(
     ends, with the timers so far.
 
     Raises:
-        ConfigError: there is no data directory, or `page` does not parse.
+        ConfigError: there is no data directory, `page` does not parse, or there is no such timer
+            topic.
         CorruptFile: a pending timer is damaged.
     """
     limit = wanted.limit
-    chosen = replace(selection(settings, wanted, wanted.page), timer_topics=scope)
+    chosen = selection(settings, wanted, wanted.page, scope)
     with open_files(settings) as directory:
         of_shard = shard_fields(settings, directory)
         chunks = list_chunks(directory, chosen, limit + 1)
@@ -133,10 +134,16 @@ def _with_message(settings: Settings, timer: PendingTimer, *, body: bool) -> Tim
     return TimerWithMessage.of(summary, *message, body=body, decode=decode, partition=partition)
 
 
-def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) -> Filter:
-    """Selects pending timers.
+def selection(
+    settings: Settings,
+    wanted: TimerFilter,
+    page: str | None = None,
+    scope: TopicScope = ALL_TOPICS,
+) -> Filter:
+    """Selects pending timers of the timer topics in `scope`.
 
     Raises:
+        ConfigError: there is no such timer topic.
         InvalidTimer: a key is given twice, or its base64 does not parse; the tag is none.
     """
     precision_ms, since_ms, until_ms = settings.timer.precision_ms, wanted.since_ms, wanted.until_ms
@@ -145,7 +152,17 @@ def selection(settings: Settings, wanted: TimerFilter, page: str | None = None) 
     last = None if until_ms is None else closable_slot(until_ms, precision_ms)
     wanted_id = None if wanted.id is None else wanted.id.encode()
     tag = None if wanted.tag is None else tag_octets(wanted.tag)
-    return Filter(wanted.topic, first, last, page, wanted.level, wanted_id, wanted.key_octets, tag)
+    return Filter(
+        topic=wanted.topic,
+        first_slot=first,
+        last_slot=last,
+        after=page,
+        level=wanted.level,
+        timer_id=wanted_id,
+        key=wanted.key_octets,
+        tag=tag,
+        timer_topics=narrowed(settings, scope, wanted.timer_topic),
+    )
 
 
 def summary_of(timer: PendingTimer, key_max: int = KEY_SHOWN_BYTES) -> TimerSummary:
