@@ -106,7 +106,11 @@ def pending_by_handle(
     """
     named = decoded_handle(settings, handle)
     with open_files(settings) as directory:
-        by_offset = Filter(timer_id=named.id.encode(), first_offset=named.offset)
+        by_offset = Filter(
+            timer_id=named.id.encode(),
+            first_offset=named.offset,
+            timer_topics=TopicScope((named.timer_topic,)),
+        )
         slot = slot_of(named.due_ms, settings.timer.precision_ms)
         # Most are in the slot of their due time: others of their id, perhaps all timers, need not
         # be searched.
@@ -120,8 +124,8 @@ def pending_by_handle(
                     return timer
             if time.monotonic() > end_s:
                 raise ConfigError(
-                    f"too many timers have the id {named.id!r}: the search ended after "
-                    f"{within_s:g} s. A list by this id has them all, in pages"
+                    f"too many timers have the id {named.id!r} in {named.timer_topic}: the search "
+                    f"ended after {within_s:g} s. A list by this id has them all, in pages"
                 )
         return None
 

@@ -134,6 +134,14 @@ def test_a_search_that_takes_too_long_ends(shard: Settings) -> None:
         timers.pending_by_handle(shard, missing, within_s=-1)
 
 
+def test_a_handle_is_not_searched_among_timers_of_other_topics(shard: Settings) -> None:
+    topics = {"topics": ("timers", "others")}
+    settings = shard.model_copy(update={"timer": shard.timer.model_copy(update=topics)})
+    timer_id = pending(shard)[0].id.decode()
+    missing = RecallHandle("others", 0, 0, NOW_MS, timer_id).encode()
+    assert timers.pending_by_handle(settings, missing, within_s=-1) is None
+
+
 def test_timers_of_one_id_are_shown_one_by_one(settings: Settings) -> None:
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
     world.append(*(TimerRow(0, n, NOW_MS + 1000 * n, timer_id=b"a") for n in (1, 2, 3)))
