@@ -3,22 +3,29 @@
 The transaction that replays writes it, under a key of its own (KEY). The value is JSON:
 
     topic_id     Kafka's id of the dead-letter topic: offsets of a recreated topic are other letters
-    partitions   by number: [next, {code: next of that code}]
+    partitions   by number: [next, {code: next of that code}], and if replays named a timer topic,
+                 a list of [code or null, timer topic, next of these]
 
-Invariant: a dead letter was replayed if its offset is below `next`, or below the `next` of its
-code. A replay of one code skips the letters of other codes, and leaves them for a later replay. A
-consumer group's offset has one number per partition, and expires a week after its last commit.
+Invariant: a dead letter was replayed if its offset is below `next`, or below a `next` of its code,
+its timer topic, or both. A replay of one code or topic skips other letters, and leaves them for a
+later replay. A consumer group's offset has one number per partition, and expires a week after its
+last commit.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from itertools import product
 
 from duewheel.checkpoints.json_fields import MISSHAPEN, integer, name, partition_number
 from duewheel.errors import RecoveryRefused
+from duewheel.schemas.dead_letters import DeadLetter
 
 KEY = b"dead-letter-replay"
+ALL = None, None
+
+Selected = tuple[str | None, str | None]  # code and timer topic; None: all
 
 
 @dataclass(frozen=True)
@@ -26,35 +33,34 @@ class ReplayPosition:
     """The position, which rises as letters are replayed."""
 
     topic_id: str
-    _next: dict[int, int] = field(default_factory=dict)
-    _codes: dict[int, dict[str, int]] = field(default_factory=dict)
+    _nexts: dict[int, dict[Selected, int]] = field(default_factory=dict)  # by partition
 
-    def is_behind(self, partition: int, offset: int, code: str) -> bool:
-        """Returns whether the dead letter at this offset was replayed or refused."""
-        return offset < max(
-            self._next.get(partition, 0), self._codes.get(partition, {}).get(code, 0)
-        )
+    def has(self, letter: DeadLetter) -> bool:
+        """Returns whether the dead letter was replayed or refused."""
+        return letter.offset < self.start(letter.partition, letter.code, letter.timer_topic)
 
-    def start(self, partition: int, code: str | None) -> int:
-        """Returns the offset at which a replay (of one code, or of all) continues."""
-        of_code = 0 if code is None else self._codes.get(partition, {}).get(code, 0)
-        return max(self._next.get(partition, 0), of_code)
-
-    def moved(self, partition: int, end: int, code: str | None) -> ReplayPosition:
-        """Returns it with the position of `code` (None: of all codes) at `end`; one that is beyond
-        `end` stays.
+    def start(self, partition: int, code: str | None, timer_topic: str | None) -> int:
+        """Returns the offset at which a replay (of one code, or of all, and likewise of a timer
+        topic) continues.
         """
-        nexts, codes = dict(self._next), dict(self._codes.get(partition, {}))
-        if code is not None:
-            codes[code] = max(end, codes.get(code, 0))
-        else:
-            end = nexts[partition] = max(end, nexts.get(partition, 0))
-            codes = {known: at for known, at in codes.items() if at > end}
-        return ReplayPosition(self.topic_id, nexts, {**self._codes, partition: codes})
+        nexts = self._nexts.get(partition, {})
+        return max(nexts.get(each, 0) for each in product({None, code}, {None, timer_topic}))
+
+    def moved(
+        self, partition: int, end: int, code: str | None, timer_topic: str | None
+    ) -> ReplayPosition:
+        """Returns it with the position of these at `end`; one that is beyond `end` stays."""
+        nexts = {ALL: 0, **self._nexts.get(partition, {})}
+        nexts[code, timer_topic] = max(end, nexts.get((code, timer_topic), 0))
+        left = {each: at for each, at in nexts.items() if each == ALL or at > nexts[ALL]}
+        return ReplayPosition(self.topic_id, {**self._nexts, partition: left})
 
     def encode(self) -> bytes:
-        numbers = sorted(self._next.keys() | self._codes.keys())
-        partitions = {str(n): [self._next.get(n, 0), self._codes.get(n, {})] for n in numbers}
+        partitions: dict[str, list[object]] = {}
+        for number, nexts in sorted(self._nexts.items()):
+            codes = {c: at for (c, topic), at in nexts.items() if c is not None and topic is None}
+            of_topics = [[*each, at] for each, at in nexts.items() if each[1] is not None]
+            partitions[str(number)] = [nexts[ALL], codes, *([of_topics] if of_topics else [])]
         return json.dumps({"topic_id": self.topic_id, "partitions": partitions}).encode()
 
     @classmethod
@@ -70,11 +76,12 @@ class ReplayPosition:
         try:
             found = json.loads(value)
             if name(found["topic_id"]) == topic_id:
-                for number, (following, codes) in found["partitions"].items():
-                    position._next[partition_number(number)] = integer(following)
-                    position._codes[partition_number(number)] = {
-                        name(code): integer(at) for code, at in codes.items()
-                    }
+                for number, (following, codes, *more) in found["partitions"].items():
+                    nexts: dict[Selected, int] = {ALL: integer(following)}
+                    nexts |= {(name(code), None): integer(at) for code, at in codes.items()}
+                    for code, topic, at in more[0] if more else []:
+                        nexts[None if code is None else name(code), name(topic)] = integer(at)
+                    position._nexts[partition_number(number)] = nexts
         except MISSHAPEN as error:
             raise RecoveryRefused(
                 f"the position of the dead letters' replay cannot be read: {error!r}"

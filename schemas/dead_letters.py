@@ -146,6 +146,12 @@ class DeadLetter:
         return self._added.get(names.SOURCE, "")
 
     @property
+    def timer_topic(self) -> str | None:
+        """That of `source`; None if another program has written this record."""
+        record = record_if_named(self.source)
+        return None if record is None else record[0][0]
+
+    @property
     def due_ms(self) -> int | None:
         """TIMER_DUE_MS of a failed delivery; None for other letters."""
         due_ms = self._added.get(names.DUE_MS, "") if _TOPIC in self._added else ""

@@ -142,7 +142,7 @@ def dead_letters_table(
 
     Args:
         config, limit: as of `pending_table`.
-        conditions: code, since.
+        conditions: code, timer_topic, since.
     """
     return LISTS["dead-letters"].table(config, limit, conditions)
 

@@ -376,17 +376,17 @@ def replayed_up_to(value: bytes) -> None:
     except DuewheelError:
         return
     for partition in (0, 3):
-        assert found.start(partition, "bad_header") in INT64
-        assert found.is_behind(partition, 10, "bad_header") in {True, False}
-    found = found.moved(0, 12, None)
+        assert found.start(partition, "bad_header", "timers") in INT64
+    found = found.moved(0, 12, None, None)
     again = ReplayPosition.decode(found.encode(), "an-id")
     assert again.encode() == found.encode()
 
 
 def replay_position() -> bytes:
     position = ReplayPosition("an-id")
-    position = position.moved(0, 12, "bad_header")
-    position = position.moved(3, 7, None)
+    position = position.moved(0, 12, "bad_header", None)
+    position = position.moved(3, 7, None, None)
+    position = position.moved(3, 9, None, "timers")
     return position.encode()
 
 

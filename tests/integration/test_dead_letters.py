@@ -378,6 +378,26 @@ def test_a_replay_of_one_code_counts_what_was_committed_in_a_doubt(
     assert values(shard, shard.target) == list(range(45))
 
 
+def test_a_replay_of_one_timer_topic_leaves_the_others(shard: SparklessShard) -> None:
+    letters: list[Message] = []
+    for number in range(20):
+        source = f"{shard.timers if number % 4 == 0 else 'others'}-0@{number}".encode()
+        code = b"b" if number % 2 else b"a"
+        ends = [("TIMER_ERROR_CODE", code), ("TIMER_SOURCE", source)]
+        letters.append((b"k", b"%d" % number, [*ends]))
+    shard.send(shard.settings.dead_letter_topic, 0, *letters)
+    own: dict[str, Any] = {"timer_topic": shard.timers, "to_topic": shard.target}
+    assert shard.outcomes(**own, code="b") == (0, {})
+    assert shard.outcomes(**own, limit=2) == (2, {})
+    assert shard.outcomes(**own, code="a", chunk_records=10) == (3, {})
+    assert shard.outcomes(**own) == (0, {})
+    assert values(shard, shard.target) == [0, 4, 8, 12, 16]
+    with pytest.raises(ConfigError, match="is no timer topic"):
+        shard.replay(timer_topic="others")
+    assert shard.outcomes(to_topic=shard.target) == (15, {})
+    assert values(shard, shard.target) == list(range(20))
+
+
 def test_a_replay_that_is_fenced_ends_and_disturbs_the_other_no_more(
     shard: SparklessShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

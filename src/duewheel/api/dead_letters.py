@@ -15,6 +15,7 @@ from duewheel.config.range_ends import Bound
 from duewheel.errors import ConfigError
 
 OFFSET_OR_INSTANT = {"anyOf": [{"type": "string", "pattern": "^[0-9]{1,18}$"}, DATE_TIME]}
+_OF_TOPIC = "only dead letters of this timer topic"
 Code = Annotated[str, Field(max_length=100)]
 
 
@@ -60,6 +61,7 @@ class DeadLetterFilter(RequestFields):
     code: str | None = Field(
         default=None, description="only dead letters with this TIMER_ERROR_CODE"
     )
+    timer_topic: Topic | None = Field(default=None, description=_OF_TOPIC)
     since: Annotated[str, AfterValidator(_offset_or_instant), WithJsonSchema(OFFSET_OR_INSTANT)] = (
         Field(
             default="0",
@@ -82,6 +84,7 @@ class ReplayFilter(RequestFields):
     code: str | None = Field(
         default=None, description="only dead letters with this TIMER_ERROR_CODE"
     )
+    timer_topic: Topic | None = Field(default=None, description=_OF_TOPIC)
     to_topic: Annotated[Topic, Field(min_length=1)] | None = Field(
         default=None, description="a target for all; by default each one's own topic"
     )
@@ -93,7 +96,7 @@ class ReplayFilter(RequestFields):
 class Replay(ReplayFilter, DryRunFields):
     """A replay by the HTTP API, which is bounded."""
 
-    in_records: ClassVar[Sequence[str]] = ("code", "to_topic", "limit")
+    in_records: ClassVar[Sequence[str]] = ("code", "timer_topic", "to_topic", "limit")
 
     code: Code | None = Field(default=None, description="only those with this code")
     limit: Annotated[int, Field(strict=True, ge=1, le=BULK_MAX), WHOLE] = PAGE_MAX

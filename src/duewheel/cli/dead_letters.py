@@ -24,7 +24,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@with_fields(DeadLetterFilter, "code", "since")
+@with_fields(DeadLetterFilter, "code", "timer_topic", "since")
 @with_page
 @with_request("wanted", DeadLetterFilter)
 @with_result(needs_kafka=True, is_list=True)
@@ -63,7 +63,7 @@ def _parts(row: DeadLetterSummary) -> Iterator[str]:
 
 
 @dlq.command("replay")
-@with_fields(ReplayFilter, "code", "to_topic", "limit")
+@with_fields(ReplayFilter, "code", "timer_topic", "to_topic", "limit")
 @with_dry_run
 @with_request("wanted", ReplayFilter)
 @with_result(needs_kafka=True)

@@ -270,28 +270,46 @@ def test_single_records_are_read_by_kafkas_own_decoder() -> None:
     assert [(r.key, r.value, r.headers) for r in batch] == rows
 
 
+def letter_at(partition: int, offset: int, code: str, topic: str = "timers") -> DeadLetter:
+    headers = [("TIMER_ERROR_CODE", code.encode()), ("TIMER_SOURCE", f"{topic}-0@7".encode())]
+    return DeadLetter(partition, offset, 9, b"k", b"v", headers)
+
+
 def test_a_position_of_one_code_passes_over_the_others() -> None:
     position = ReplayPosition("topic 1")
-    position = position.moved(0, 10, "a")
-    assert position.is_behind(0, 9, "a")
-    assert not position.is_behind(0, 9, "b")
-    assert not position.is_behind(0, 10, "a")
-    assert not position.is_behind(1, 9, "a")
-    assert (position.start(0, "a"), position.start(0, "b"), position.start(0, None)) == (10, 0, 0)
+    position = position.moved(0, 10, "a", None)
+    assert position.has(letter_at(0, 9, "a"))
+    assert not position.has(letter_at(0, 9, "b"))
+    assert not position.has(letter_at(0, 10, "a"))
+    assert not position.has(letter_at(1, 9, "a"))
+    assert [position.start(0, code, None) for code in ("a", "b", None)] == [10, 0, 0]
 
-    position = position.moved(0, 5, None)
-    position = position.moved(1, 3, None)
+    position = position.moved(0, 5, None, None)
+    position = position.moved(1, 3, None, None)
     again = ReplayPosition.decode(position.encode(), "topic 1")
     assert again == position
-    assert [again.is_behind(0, offset, "b") for offset in (4, 5)] == [True, False]
-    assert again.is_behind(0, 9, "a")
-    again = again.moved(0, 12, None)
-    assert again.is_behind(0, 11, "b")
+    assert [again.has(letter_at(0, offset, "b")) for offset in (4, 5)] == [True, False]
+    assert again.has(letter_at(0, 9, "a"))
+    again = again.moved(0, 12, None, None)
+    assert again.has(letter_at(0, 11, "b"))
     assert again.encode() == b'{"topic_id": "topic 1", "partitions": {"0": [12, {}], "1": [3, {}]}}'
+
+
+def test_a_position_of_one_timer_topic_passes_over_the_others() -> None:
+    position = ReplayPosition("topic 1").moved(0, 10, None, "timers").moved(0, 20, "a", "timers")
+    again = ReplayPosition.decode(position.encode(), "topic 1")
+    assert again == position
+    assert again.encode().endswith(b'{"0": [0, {}, [[null, "timers", 10], ["a", "timers", 20]]]}}')
+    assert [again.has(letter_at(0, n, "a")) for n in (9, 19, 20)] == [True, True, False]
+    assert [again.has(letter_at(0, n, "b")) for n in (9, 10)] == [True, False]
+    assert not again.has(letter_at(0, 0, "a", "others"))
+    assert not again.has(DeadLetter(0, 0, 9, b"k", b"v", ()))
+    assert again.start(0, "a", None) == again.start(0, None, None) == 0
+    assert again.moved(0, 20, None, None) == ReplayPosition("topic 1").moved(0, 20, None, None)
 
 
 def test_a_position_in_a_topic_made_anew_is_its_beginning() -> None:
     position = ReplayPosition("topic 1")
-    position = position.moved(0, 10, None)
+    position = position.moved(0, 10, None, None)
     assert ReplayPosition.decode(position.encode(), "topic 2") == ReplayPosition("topic 2")
     assert ReplayPosition.decode(None, "topic 1") == ReplayPosition("topic 1")

@@ -28,11 +28,11 @@ from duewheel.kafka.log.records import Record, printable_name
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
+from duewheel.ops.named_timer_topic import narrowed
 from duewheel.ops.pages import page_of_parts, position_in, position_text, ranges_after
 from duewheel.osutil.logs import shortened
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.dead_letters import DeadLetter
-from duewheel.schemas.partition_names import record_if_named
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
@@ -114,8 +114,8 @@ def list_letters(
     one that the caller has.
 
     Raises:
-        ConfigError: `page` does not parse, there is no such topic, or `from` is an offset above
-            all its ends.
+        ConfigError: `page` does not parse, there is no such topic or timer topic, or `from` is an
+            offset above all its ends.
         KafkaUnavailable: no answer in time.
     """
     with closing(_parts(settings, wanted, page)) as parts:
@@ -126,7 +126,7 @@ def _parts(
     settings: Settings, wanted: DeadLetterFilter, page: str | None, scope: TopicScope = ALL_TOPICS
 ) -> Generator[tuple[list[DeadLetterSummary], str], None, None]:
     """Yields the rows of a part of the topic, and the position of the last letter in that part."""
-    after = position_in(page)
+    after, scope = position_in(page), narrowed(settings, scope, wanted.timer_topic)
     with dead_letter_reader(settings) as reader:
         position = reader.position()
         bounds = reader.bounds(Bound.parse("from", wanted.since))
@@ -158,7 +158,7 @@ def summary_of(
         **octets_shown("key", key),
         key_bytes=key_bytes,
         value_bytes=None if letter.value is None else len(letter.value),
-        replayed=position.is_behind(letter.partition, letter.offset, letter.code),
+        replayed=position.has(letter),
     )
 
 
@@ -213,9 +213,8 @@ def one_letter(
 def _with_message(
     settings: Settings, letter: DeadLetter, position: ReplayPosition, *, body: bool
 ) -> DeadLetterWithMessage:
-    record = record_if_named(letter.source)
-    timer_topic = "" if record is None else record[0][0]
-    decode = partial(decoded_fields, settings, timer_topic, letter.headers, letter.value)
+    topic = letter.timer_topic or ""
+    decode = partial(decoded_fields, settings, topic, letter.headers, letter.value)
     names = ((printable_name(name), value) for name, value in letter.headers)
     message = names, len(letter.headers), letter.value
     summary = summary_of(letter, position, LONG_KEY_BYTES)

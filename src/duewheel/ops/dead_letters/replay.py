@@ -22,7 +22,7 @@ import structlog
 
 from duewheel import factory
 from duewheel.api.dead_letters import Replayed, ReplayFilter
-from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
+from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition, Selected
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
@@ -31,6 +31,7 @@ from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.acceptance import NOT_ALLOWED, require_in_force
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
+from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.pages import position_text
 from duewheel.ops.shard.present_files import newest_progress
 from duewheel.osutil.terminal import Advanced, unseen
@@ -65,12 +66,14 @@ def replay(
     transaction; a dry run only counts them. Calls `advanced` with the offsets read after each.
 
     Raises:
-        ConfigError: `to_topic` is one of duewheel's own topics, or does not exist; or as
-            `require_in_force`.
+        ConfigError: `to_topic` is one of duewheel's own topics, or does not exist; there is no such
+            timer topic; or as `require_in_force`.
         KafkaUnavailable: no answer in time.
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and replays nothing
             twice.
     """
+    if wanted.timer_topic is not None:
+        timer_topic_of(settings, wanted.timer_topic)
     require_in_force(settings, newest_progress(settings))
     with (
         dead_letter_reader(settings, chunk_records) as reader,
@@ -101,6 +104,7 @@ class _Replay:
         decode = partial(ReplayPosition.decode, topic_id=reader.topic_id)
         spec = LedgerSpec("replay", "dlq-replay", KEY, decode)
         self._ledger = CommandLedger(settings, spec, clock)
+        self._selected: Selected = wanted.code, wanted.timer_topic
         self._left = wanted.limit
         self._topics: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -149,7 +153,7 @@ class _Replay:
     def _replay_all(self, run: LedgerRun[ReplayPosition]) -> None:
         bounds = self._reader.bounds()
         for partition, (start, end) in bounds.items():
-            after = run.position.start(partition, self._wanted.code)
+            after = run.position.start(partition, *self._selected)
             if after < start:
                 log.warning(
                     "dead letters may have been removed before a replay read them",
@@ -189,7 +193,7 @@ class _Replay:
         ) -> tuple[list[_Record] | None, ReplayPosition, list[_Record]]:
             chosen, end = self._chosen(letters, position, reached)
             records = self._records(chosen) if chosen else []
-            return records or None, position.moved(partition, end, self._wanted.code), records
+            return records or None, position.moved(partition, end, *self._selected), records
 
         self._count(run.write(plan))
 
@@ -197,12 +201,13 @@ class _Replay:
         self, letters: list[DeadLetter], position: ReplayPosition, reached: int
     ) -> tuple[list[DeadLetter], int]:
         """Selects letters that are not replayed yet, and the offset below which none remains."""
-        code = self._wanted.code
+        code, topic = self._selected
         wanted = [
             letter
             for letter in letters
             if code in (None, letter.code)
-            and not position.is_behind(letter.partition, letter.offset, letter.code)
+            and topic in (None, letter.timer_topic)
+            and not position.has(letter)
         ]
         if self._left is not None and len(wanted) >= self._left:
             wanted = wanted[: self._left]

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from tests.harness.config_file import small_settings
 
+from duewheel.api.dead_letters import DeadLetterFilter
 from duewheel.api.messages import KEY_SHOWN_BYTES, LONG_KEY_BYTES
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.cli.dead_letters import letter_line
 from duewheel.client.request_headers import rejected_headers
+from duewheel.errors import ConfigError
 from duewheel.ops.dead_letters import listing
 from duewheel.ops.dead_letters.listing import summary_of
 from duewheel.schemas.dead_letters import DeadLetter
@@ -64,6 +66,36 @@ def test_a_long_key_is_shown_in_part() -> None:
     assert (shown.key, shown.key_bytes) == ("k" * KEY_SHOWN_BYTES, 1_000_000)
     alone = summary_of(letter, position, LONG_KEY_BYTES)
     assert (alone.key, alone.key_bytes) == ("k" * LONG_KEY_BYTES, 1_000_000)
+
+
+def test_a_timer_topic_selects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Who writes to another one decides how many dead letters there are of each code."""
+    added = [("TIMER_ERROR_CODE", b"expired")]
+    letters = [
+        DeadLetter(0, offset, 1_800_000_000_000, b"k", b"v", [*added, ("TIMER_SOURCE", source)])
+        for offset, source in enumerate([b"others-0@5", b"timers-1@6", b"others-0@7", b"none"])
+    ]
+
+    class Reader:
+        """Of these letters."""
+
+        def bounds(self, *_: object) -> dict[int, tuple[int, int]]:
+            return {0: (0, 4)}
+
+        def position(self) -> ReplayPosition:
+            return ReplayPosition("id").moved(0, 9, None, "timers")
+
+        def read(self, *_: int) -> Iterator[tuple[list[DeadLetter], int]]:
+            yield letters, 4
+
+    monkeypatch.setattr(listing, "dead_letter_reader", lambda _: nullcontext(Reader()))
+    settings = small_settings(tmp_path)
+    every = listing.list_letters(settings, DeadLetterFilter())
+    assert [row.replayed for row in every] == [False, True, False, False]
+    (row,) = listing.list_letters(settings, DeadLetterFilter(timer_topic="timers"))
+    assert row.source == "timers-1@6"
+    with pytest.raises(ConfigError, match="is no timer topic"):
+        list(listing.list_letters(settings, DeadLetterFilter(timer_topic="timer")))
 
 
 @pytest.mark.parametrize("body", [False, True])
