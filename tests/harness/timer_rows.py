@@ -71,6 +71,13 @@ class TimerRow:
         """The timer's name in deliveries."""
         return f"{TIMER_TOPIC}-{self.partition}@{self.offset}"
 
+    @property
+    def default_id(self) -> str:
+        """Its id if it has no other one: the name of its first copy."""
+        return (
+            f"{TIMER_TOPIC}-{self.partition}@{self.offset if self.origin is None else self.origin}"
+        )
+
 
 TIMER_TOPIC = "timers"
 P0: TopicPartition = (TIMER_TOPIC, 0)
@@ -120,7 +127,7 @@ def timer_batch(timers: Sequence[TimerRow]) -> TimerBatch:
         target_partition=np.where(offset % 5, NO_PARTITION, offset % 4).astype(np.int32),
         key_hash=key_hashes(key),
         id_hash=id_hashes(
-            binary(own or t.source.encode() for t, own in zip(timers, ids, strict=True))
+            binary(own or t.default_id.encode() for t, own in zip(timers, ids, strict=True))
         ),
         timer_id=timer_id,
         key_value=key_values(key, value),

@@ -231,8 +231,8 @@ CANCELS = {
         "9",
         "a timer that a lookup has read once is found by no later cancel",
         INDEX,
-        "first_offset < self.below[number]",
-        "first_offset < np.minimum(self.below[number], 0)",
+        "(first_offset[rows] < self.below[index])",
+        "(first_offset[rows] < np.minimum(self.below[index], 0))",
         test="unit/wheel/append/test_id_index.py::"
         "test_the_newest_timer_of_an_id_is_found_though_it_is_cancelled",
     ),
@@ -240,8 +240,8 @@ CANCELS = {
         "9",
         "timers whose id has the hash of another one are looked up again by each of its chases",
         INDEX,
-        "by_offset & by_id",
-        "by_offset",
+        "rows, index = rows[is_one], index[is_one]",
+        "rows, index = rows, np.minimum(index, len(self.id_keys) - 1)",
         test=LOOKUPS + "test_chases_end_among_other_ids_of_the_same_hash",
     ),
     "cancel-trusts-heads": Planted(

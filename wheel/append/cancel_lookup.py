@@ -44,7 +44,6 @@ from duewheel.wheel.storage.byte_layouts import (
     MAGIC_ABANDONED,
     RECORD_BYTES,
     is_cancelled,
-    lookup_hash_of,
     slots_in,
 )
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -150,7 +149,7 @@ class CancelLookup:
         others = (cancels.origin_offset != cancels.offset) | (cancels.named_offset != ANY_OFFSET)
         hash_of = self._hashes(cancels)
         all_timers = again & cancels.cancels
-        wanted = _wanted(cancels, hash_of, groups.id_keys, others, all_timers)
+        wanted = _wanted(cancels, hash_of, groups, others, all_timers)
         if all_timers.any() and others.any():
             self._read_unread(wanted, groups, commit)
         looked_up = self._index.find(wanted, commit)
@@ -202,7 +201,7 @@ class CancelLookup:
         without a limit then has only those in memory that a cancel matches.
         """
         whole, topic = wanted.whole, wanted.topic[np.isin(wanted.hashes, wanted.whole)]
-        unread = WantedTimers(whole, topic, np.zeros_like(whole), *[_NONE] * 5)
+        unread = WantedTimers(whole, topic, *[_NONE] * 6)
         is_whole = not self._index.add_all(commit)
         while not is_whole:
             looked_up = self._index.find(unread, commit)
@@ -223,10 +222,9 @@ class CancelLookup:
             sources, source = self._directory.topics.sources(part.prefix)
             key = _keys_of(sources, source, part.timer_id, first)
             read.append((np.full(len(first), part.hour), part.position, first, key))
-            number = np.searchsorted(wanted.hashes, lookup_hash_of(part.records["reserved"]))
             group = groups.of(key)
             # A hash may be equal to one of another id or partition: that timer stays LIVE.
-            rows = np.flatnonzero((group != _NO_GROUP) & wanted.matches(number, first, key))
+            rows = np.flatnonzero((group != _NO_GROUP) & wanted.matches(first, key))
             found.append(self._logged(part, rows, group[rows], first[rows]))
         hour, position, first, key = (np.concatenate(column) for column in zip(*read, strict=True))
         self._index.note(hour, position, first, key)
@@ -274,9 +272,10 @@ class _Groups:
 
     def __init__(self, cancels: TimerBatch) -> None:
         key = id_keys(cancels.partitions, cancels.partition, cancels.timer_id)
-        self.id_keys, first, number = np.unique(key, return_index=True, return_inverse=True)
+        # By the keys, which are others in each process; `number` of each cancel among them.
+        self.id_keys, first, self.number = np.unique(key, return_index=True, return_inverse=True)
         self._group = np.argsort(np.argsort(first))
-        self.of_cancels = self._group[number]
+        self.of_cancels = self._group[self.number]
 
     def of(self, key: Int64) -> Int64:
         """Returns the group of each id key; _NO_GROUP if no cancel has it."""
@@ -285,8 +284,8 @@ class _Groups:
 
 
 def id_keys(partitions: Sequence[TopicPartition], partition: Int32, timer_id: Column) -> Int64:
-    """64 bits for each partition and id. Python's hash has a key of this process, so that no
-    producer finds ids that have those of others. Valid in this process only.
+    """64 bits for each partition and id. Python's hash has a key of this process (unless
+    PYTHONHASHSEED is set), so that no producer finds ids that have those of others.
     """
     of_partition = np.array([hash(each) for each in partitions], np.int64)
     of_id = np.fromiter(map(hash, timer_id.to_pylist()), np.int64, len(timer_id))
@@ -309,23 +308,23 @@ def read_again(cancels: TimerBatch, close: Close, *, standby: bool) -> Bool:
 
 
 def _wanted(
-    cancels: TimerBatch, hash_of: Int64, id_key: Int64, with_settled: Bool, whole: Bool
+    cancels: TimerBatch, hash_of: Int64, groups: _Groups, with_settled: Bool, whole: Bool
 ) -> WantedTimers:
-    """Makes the request for a lookup; `hash_of` is the lookup hash of each cancel, `id_key` has all
-    different id keys; the last two say which need settled records, and all live ones.
+    """Makes the request for a lookup; `hash_of` is the lookup hash of each cancel, the last two say
+    which need settled records, and all live ones.
     """
-    hashes, first_row, number = np.unique(hash_of, return_index=True, return_inverse=True)
-    naming, below = cancels.named_offset != ANY_OFFSET, np.zeros(len(hashes), np.int64)
-    np.maximum.at(below, number[~naming], cancels.origin_offset[~naming])
+    hashes, first_row = np.unique(hash_of, return_index=True)
+    naming, below = cancels.named_offset != ANY_OFFSET, np.zeros(len(groups.id_keys), np.int64)
+    np.maximum.at(below, groups.number[~naming], cancels.origin_offset[~naming])
     return WantedTimers(
         hashes,
         _topics(cancels)[first_row],
+        groups.id_keys,
         below,
         np.unique(cancels.named_offset[naming]),
         np.unique(hash_of[with_settled]),
         np.unique(hash_of[whole]),
         np.unique(hash_of[cancels.keeps]),
-        id_key,
     )
 
 

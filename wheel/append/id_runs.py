@@ -25,7 +25,7 @@ _IN_MEMORY_ROWS = 1 << 14  # a smaller run is no file
 CANCELLED, LIVE, DELIVERED = range(3)  # see id_index.py
 _CLASS_BITS = 2
 HOUR_BITS = 32
-NOT_READ = -1  # below every offset
+NOT_READ = np.iinfo(np.int64).min  # below every offset
 
 _COLUMNS = 4
 _KEY, ADDRESS, _FIRST_OFFSET, _ID_KEY = range(_COLUMNS)

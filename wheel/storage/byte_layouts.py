@@ -283,8 +283,9 @@ def row_checks(rows: npt.NDArray[np.void], first: int) -> Int64:
 def head_checks(
     records: npt.NDArray[np.void], prefix: npt.NDArray[np.void], id_hash: Int64
 ) -> npt.NDArray[np.uint32]:
-    """Computes the head_check of messages. `id_hash` is that of the id in the message, and 0
-    without one: no library computes a checksum for each row, and a hash is there.
+    """Computes the head_check of messages; other bytes have the same once in 2**32 times. `id_hash`
+    is that of the id in the message, and 0 without one: no library computes a checksum for each
+    row, and a hash is there.
     """
     rows = np.zeros(len(records), _HEAD)
     rows["record"] = np.ascontiguousarray(records).view("V52")

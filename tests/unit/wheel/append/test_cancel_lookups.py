@@ -113,6 +113,23 @@ def test_chases_end_among_other_ids_of_the_same_hash(tmp_path: Path) -> None:
     assert len(world.sources()) == 34
 
 
+def test_chases_end_though_a_later_cancel_has_another_id_of_the_same_hash(
+    tmp_path: Path,
+) -> None:
+    """The timers of one id below the cancel of the other do not count for either."""
+    world = CancelWorld(tmp_path / "data")
+    world.limit_lookups(rows_max=10)
+    one, other, *ids = ids_of_one_hash(37)
+    world.append(*(replace(timer(n, 60), timer_id=each) for n, each in enumerate(ids)))
+    world.append(cancel(35, timer_id=one))
+    world.append(*(replace(timer(n, 60), timer_id=one) for n in range(36, 76)))
+    world.append(cancel(76, timer_id=other))
+    assert chased(world, 77, range(1, 30)) <= 15
+    assert sorted(world.answers()) == [("timers-0@35", "unknown"), ("timers-0@76", "unknown")]
+    world.at_slot(63)
+    assert len(world.sources()) == 75
+
+
 def ids_of_one_hash(count: int) -> list[bytes]:
     """Different ids: murmur2 takes two words as equal to two others whose mixed forms differ only
     in the highest bit, whatever its seed is.

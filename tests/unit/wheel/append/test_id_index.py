@@ -71,8 +71,8 @@ def wanted(
 ) -> WantedTimers:
     """All timers of these ids, unless said otherwise; one topic has all of them."""
     topic = 0 * hashes if topic is None else topic
-    below_of = np.full_like(hashes, below)
-    return WantedTimers(hashes, topic, below_of, named, settled, whole, NONE, np.array([ID_KEY]))
+    key, offsets_below = np.array([ID_KEY]), np.array([below])
+    return WantedTimers(hashes, topic, key, offsets_below, named, settled, whole, NONE)
 
 
 def places(found: LookedUp) -> set[tuple[int, int]]:
@@ -187,17 +187,6 @@ def test_what_is_known_to_match_no_cancel_is_not_found_again(
         over = rng.random(len(order)) < 0.2
         index.settle(hours[over], positions[over], (CANCELLED, DELIVERED)[turn % 2])
         gone |= {place for place, is_over in zip(order, over.tolist(), strict=True) if is_over}
-
-
-def test_a_negative_first_offset_is_read_once(world: CancelWorld) -> None:
-    """Only a forged copy has one. It must not count as unread: reading those would never end."""
-    world.append(timer(0, 1))
-    directory = world.shard.directory(Role.INGEST)
-    index, known = IdIndex(directory), hashes_in(directory)
-    unread, commit = wanted(known, below=0), directory.state.commit()
-    (hour,) = index.find(unread, commit).positions
-    index.note(np.array([hour]), np.array([0]), np.array([-1]), np.array([ID_KEY]))
-    assert places(index.find(unread, commit)) == set()
 
 
 def offsets_at(directory: DataDirectory, of: list[tuple[int, int]]) -> list[int]:
