@@ -168,17 +168,12 @@ def coded(column: Column) -> tuple[Int64, Column]:
     of them takes n² steps. So few rows are encoded at once, and Python's dict joins their values.
     """
     indexes = dict[bytes, int]()
-    return coded_among(indexes, column), binary(indexes)
-
-
-def coded_among(indexes: dict[bytes, int], column: Column) -> Int64:
-    """The index of each value in `indexes`, which gets those that it lacks, as `coded`."""
     index = np.empty(len(column), np.int64)
     for first in range(0, len(column), _CODED_AT_ONCE):
         part: Any = _pc.dictionary_encode(column.slice(first, _CODED_AT_ONCE))
         of_part = [indexes.setdefault(value, len(indexes)) for value in part.dictionary.to_pylist()]
         index[first : first + len(part)] = np.array(of_part, np.int64)[np.asarray(part.indices)]
-    return index
+    return index, binary(indexes)
 
 
 def first_bytes(column: Column) -> Bytes:

@@ -5,13 +5,13 @@ candidates; the message of each candidate has the partition, the first offset an
 result is columns; timers and cancels of one partition and id have the same `group`.
 
 A lookup reads the heads of a bounded number of messages, however many timers one id has, and
-however large they are. The index returns so
-many records at most. Timers that are out, or cancelled, are taken out of later lookups (`_settled`)
-unless the timer is the newest of its id. A cancel that may match an unread timer is chased; a timer
-that was read once is read again only by cancels that match it, so the chases of an id end. A chase
-needs no timer that was out when it was written; if one is unread, the reply is `unknown`, unless
-the cancel has stopped a timer. Cancels that are read again after a loss read all timers that they
-may stop, in parts: their replies may be written already.
+however large they are. The index returns so many records at most. Timers that are out, or
+cancelled, are taken out of later lookups (`_settled`) unless the timer is the newest of its id. A
+cancel that may match an unread timer is chased; a timer that was read once is read again only by
+cancels that match it, so the chases of an id end. A chase needs no timer that was out when it was
+written; if one is unread, the reply is `unknown`, unless the cancel has stopped a timer. Cancels
+that are read again after a loss read all timers that they may stop, in parts: their replies may be
+written already.
 
 A timer with `keep` reads a bounded number in any case: one that is pending decides, and one that is
 overlooked lets it stay. Where all timers of an id have `keep` or `replace`, one is pending at most,
@@ -225,7 +225,7 @@ class CancelLookup:
             group = groups.of(key)
             # A hash may be equal to one of another id or partition: that timer stays LIVE.
             rows = np.flatnonzero((group != _NO_GROUP) & wanted.matches(first, key))
-            found.append(self._logged(part, rows, group[rows], first[rows]))
+            found.append(self._logged(part, rows, group, first))
         hour, position, first, key = (np.concatenate(column) for column in zip(*read, strict=True))
         self._index.note(hour, position, first, key)
         for each, positions in looked_up.positions.items():
@@ -235,10 +235,10 @@ class CancelLookup:
         return LoggedTimers.joined(found)
 
     def _logged(self, part: _Part, rows: Int64, group: Int64, first: Int64) -> LoggedTimers:
-        """Returns these rows of a part."""
+        """Returns these rows of a part, whose groups and first offsets are given."""
         return LoggedTimers(
-            group,
-            first,
+            group[rows],
+            first[rows],
             part.prefix["source_offset"][rows].astype(np.int64),
             slots_in(part.records[rows], self._directory.config.precision_ms),
             is_cancelled(part.records[rows]),

@@ -341,7 +341,7 @@ def _matching(run: Run, bounds: _Bounds, wanted: WantedTimers) -> Iterator[tuple
     while begin < len(first):
         before = total[begin - 1] if begin else 0
         until = max(int(np.searchsorted(total, before + ROWS_AT_ONCE, "right")), begin + 1)
-        if until == begin + 1:  # without their numbers, in a fifth of the time
+        if until == begin + 1:  # a view of them, in a fifth of the time
             for row in range(int(first[begin]), int(end[begin]), ROWS_AT_ONCE):
                 part = slice(row, min(row + ROWS_AT_ONCE, int(end[begin])))
                 matches = wanted.matches(run.first_offsets[part], run.id_keys[part])

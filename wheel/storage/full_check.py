@@ -256,7 +256,7 @@ def _bad_messages(
     inside = records[~beyond]
     for block in message_store.split_by_limits(inside):
         try:
-            directory.messages.read_ids(hour, block)
+            directory.messages.read_ids(hour, block)  # the check that a cancel trusts
             directory.messages.read(hour, block)
         except CorruptFile as error:
             yield Finding(name, error.offset, "message_checksum", error.detail)

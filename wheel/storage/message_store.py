@@ -35,7 +35,7 @@ FOLDER = "messages"
 # A read across a gap of this size costs less than another call. Larger gaps would cost memory: a
 # chunk may have one before each row.
 _GAP_BYTES = 2 * 1024
-_CHECKED_AT_ONCE = 2_000
+CHECKED_AT_ONCE = 2_000  # rows whose bytes stay in the processor's cache
 _PARTS = 5  # of a message: prefix, id, target, key and value, headers
 _HEAD_BYTES_MAX = PREFIX_BYTES + 255  # of the prefix and the id
 _HEADS_AT_ONCE = 10_000  # that one call reads; with gaps some 24 MB
@@ -73,8 +73,8 @@ def checksums(records: Records, messages: Column) -> npt.NDArray[np.uint32]:
     """
     crc: Callable[..., int] = crc32c
     heads, crcs = as_column(records), np.empty(len(records), np.uint32)
-    for first in range(0, len(records), _CHECKED_AT_ONCE):
-        parts = (column.slice(first, _CHECKED_AT_ONCE) for column in (heads, messages))
+    for first in range(0, len(records), CHECKED_AT_ONCE):
+        parts = (column.slice(first, CHECKED_AT_ONCE) for column in (heads, messages))
         rows = columns.join(*parts).to_pylist()
         crcs[first : first + len(rows)] = np.fromiter(map(crc, rows), np.uint32)
     return crcs
@@ -156,7 +156,7 @@ class MessageStore:
             hour, offset[order], np.full(len(offset), PREFIX_BYTES, np.int64)
         )
         rows = np.empty(len(offset), PREFIX)
-        rows[order] = at_every_byte(np.frombuffer(data, np.uint8), PREFIX)[starts]
+        rows[order] = _prefixes_at(np.frombuffer(data, np.uint8), starts)
         return rows
 
     def _inside(self, hour: int, records: Records) -> tuple[Int64, Int64]:

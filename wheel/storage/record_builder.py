@@ -32,11 +32,15 @@ from duewheel.wheel.storage.byte_layouts import (
     pack_magic,
     pack_reserved,
 )
-from duewheel.wheel.storage.message_store import as_column, at_every_byte, checksums
+from duewheel.wheel.storage.message_store import (
+    CHECKED_AT_ONCE,
+    as_column,
+    at_every_byte,
+    checksums,
+)
 from duewheel.wheel.storage.runs import Runs
 from duewheel.wheel.storage.timer_log import Records
 
-_CHECKED_AT_ONCE = 4_096  # rows whose bytes stay in the processor's cache
 _U1, _U2 = 1 << 8, 1 << 16  # numpy would silently truncate a larger value in the prefix
 
 
@@ -141,8 +145,8 @@ def seal(messages: Column, records: Records, id_hash: Int64) -> memoryview:
     """
     starts, octets = columns.offsets(messages)[:-1], columns.data(messages)
     prefix = at_every_byte(octets, PREFIX)
-    for first in range(0, len(records), _CHECKED_AT_ONCE):
-        part = slice(first, first + _CHECKED_AT_ONCE)
+    for first in range(0, len(records), CHECKED_AT_ONCE):
+        part = slice(first, first + CHECKED_AT_ONCE)
         own = prefix[starts[part]]
         own_hash = np.where(own["id_size"] > 0, id_hash[part], 0)
         prefix["head_check"][starts[part]] = head_checks(records[part], own, own_hash)

@@ -15,6 +15,7 @@ from fractions import Fraction
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.schemas.batches import OffsetRanges
+from duewheel.streaming.batch_plan import rows_of_each
 
 CHUNK_OFFSETS = 100_000
 
@@ -52,19 +53,10 @@ def split_range(between: OffsetRanges, offsets_max: int) -> list[OffsetRanges]:
     sizes = Counter[str]()
     for (topic, _), (start, end) in between.items():
         sizes[topic] += end - start
-    shares = _shares(sizes, offsets_max)
-    count = -(-sum(shares.values()) // CHUNK_OFFSETS)
-    parts = {topic: Fraction(share, sizes[topic]) for topic, share in shares.items()}
+    each = rows_of_each(sizes.values(), offsets_max)
+    count = -(-sum(min(size, each) for size in sizes.values()) // CHUNK_OFFSETS)
+    parts = {topic: min(Fraction(each, size), Fraction(1)) for topic, size in sizes.items()}
     return [_chunk(between, parts, i, count) for i in range(count)]
-
-
-def _shares(sizes: Mapping[str, int], offsets_max: int) -> dict[str, int]:
-    """Shares the offsets out to the topics, equally but for those that have fewer."""
-    shares = {}
-    for place, (topic, size) in enumerate(sorted(sizes.items(), key=lambda each: each[1])):
-        shares[topic] = min(size, offsets_max // (len(sizes) - place))
-        offsets_max -= shares[topic]
-    return shares
 
 
 def _chunk(
