@@ -258,15 +258,39 @@ def header_values(
     has: Bool = np.asarray(_pc.match_substring(headers, framed_name))  # perhaps in a value
     unread = np.flatnonzero(has & (counts > count_max))
     rows, bounds = np.flatnonzero(has & (counts <= count_max)), offsets(headers)
-    found, _, _ = _headers(octets, bounds[rows], bounds[rows + 1], counts[rows].astype(np.int64))
-    start = found.both.start
-    width = np.arange(len(framed_name))
-    wanted = np.frombuffer(framed_name, np.uint8)
-    named = (octets.take(start[:, None] + width, mode="clip") == wanted).all(axis=1)
-    row_of = np.repeat(np.arange(len(rows)), np.diff(found.firsts))
-    of, first = np.unique(row_of[named], return_index=True)
-    values = filled(found.values.take(np.flatnonzero(named)[first]).column())
-    return np.append(rows[of], unread), concat([values, binary([b""] * len(unread))])
+    at = _after_name(octets, bounds[rows], bounds[rows + 1], counts[rows], framed_name)
+    rows, at = rows[at >= 0], at[at >= 0]
+    values = _Fields(octets, at).string().column()
+    return np.append(rows, unread), concat([filled(values), binary([b""] * len(unread))])
+
+
+def _after_name(octets: Bytes, at: Int64, limits: Int64, counts: Int32, name: bytes) -> Int64:
+    """Where the first header of this framed name has its value, in each row of `counts` headers
+    from `at` to `limits`; -1 in rows without one. It keeps positions alone: columns of all headers,
+    as `_headers` makes them, would take 80 bytes of memory for each header.
+    """
+    found, wanted = np.full(len(at), -1), np.frombuffer(name, np.uint8)
+    row = np.arange(len(at))
+    for number in itertools.count():
+        more = (counts[row] > number) & (found[row] < 0)
+        if not more.all():
+            row, at = row[more], at[more]
+        if len(row) < _HEADERS_LOCKSTEP_FROM:
+            break
+        alike = np.flatnonzero(octets.take(at, mode="clip") == wanted[0])
+        words = octets.take(at[alike, None] + np.arange(len(name)), mode="clip")
+        alike = alike[(words == wanted).all(axis=1)]
+        found[row[alike]] = at[alike] + len(name)
+        fields = _Fields(octets, at)
+        fields.string(), fields.string()
+        at = fields.at
+    for each, begin in zip(row.tolist(), at.tolist(), strict=True):
+        raw = octets[begin : limits[each]].tobytes()
+        starts, _ = header_starts(raw, int(counts[each]) - number)
+        start = next((start for start in starts if raw.startswith(name, start)), None)
+        if start is not None:
+            found[each] = begin + start + len(name)
+    return found
 
 
 def header_starts(raw: bytes, count: int) -> tuple[list[int], int]:

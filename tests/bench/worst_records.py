@@ -39,6 +39,7 @@ BOUNDS: Mapping[str, str] = {
     inputs.SMALL: "1,024 values are coded at once (`schemas/columns.py`)",
     inputs.TARGETS: "2,000 partitions of a transaction (`wheel/dequeue_config.py`)",
     inputs.TIMES: "20,000 rows of a transaction (`dequeue.chunk_records`)",
+    inputs.EXPIRIES: "1,000 headers (`wheel/policies/expiry.py`)",
     inputs.FORGED: "their bytes, once for each key (`schemas/wire/copy_mac.py`)",
     inputs.CANCELS: "1 KiB each (`byte_budget.py`); 1,000 replies of a transaction",
     inputs.RESCHEDULES: "the same",

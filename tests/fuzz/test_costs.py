@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.harness.costly_inputs import InputKind, batched, kinds, of_one_hash
 from tests.harness.costs import TOPICS, CostedShard, Costs
 
-from duewheel.schemas.header_names import DROP_IN, REQUEST
+from duewheel.schemas.header_names import DROP_IN, EXPIRES_MS, REQUEST, TAG
 from duewheel.schemas.wire.single_record import Header, encode
 
 TIMES = 16
@@ -32,7 +32,8 @@ TRIES = 4
 OTHERS_MAX = 3
 
 FIRSTS = itertools.count(1, 100_000)
-NAMES = sorted({*REQUEST, *(name for mode in DROP_IN.values() for name in mode)})
+AT_DELIVERY = (EXPIRES_MS, TAG, "traceparent", "tracestate")
+NAMES = sorted({*REQUEST, *AT_DELIVERY, *(name for mode in DROP_IN.values() for name in mode)})
 VALUES: dict[str, Callable[[int], bytes | None]] = {
     "null": lambda _: None,
     "empty": lambda _: b"",
@@ -49,6 +50,7 @@ VALUES: dict[str, Callable[[int], bytes | None]] = {
     "name": lambda n: b"gone%d" % n if n % 3 else b"full%d" % n,
     "one hash": of_one_hash,
     "long": lambda _: b"x" * 300,
+    "context": lambda n: b"00-%032x-%016x-01" % (n + 1, n + 1),
     "MAC": lambda _: b"x" * 16,
 }
 SENT = [("REAL_TOPIC", "few"), ("DELAY", "few")]

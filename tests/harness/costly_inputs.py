@@ -13,6 +13,7 @@ from functools import partial
 from kafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from tests.harness.costs import moved, sealed
 
+from duewheel.schemas.header_names import EXPIRES_MS
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.single_record import Header, encode, framed
 from duewheel.schemas.wire.varint import varint
@@ -21,8 +22,9 @@ ORDINARY, EMPTY, BATCHES, UNREAD, HEADERS, NAMES, HUGE = (
     *("ordinary timers of 100 bytes", "empty records", "batches of one record"),
     *("batches that cannot be read", "many headers", "header names", "one huge field"),
 )
-SMALL, TARGETS, TIMES, FORGED, CANCELS, RESCHEDULES, RECURRING, EXPRESSIONS = (
-    *("small timers", "many targets", "due times", "forged copies", "cancels, by id or handle"),
+SMALL, TARGETS, TIMES, EXPIRIES, FORGED, CANCELS, RESCHEDULES, RECURRING, EXPRESSIONS = (
+    *("small timers", "many targets", "due times", "expiries behind many headers"),
+    *("forged copies", "cancels, by id or handle"),
     *("reschedules, keys as ids", "recurring timers", "their expressions"),
 )
 BATCH_BYTES = 1 << 20
@@ -172,6 +174,7 @@ def kinds() -> Iterator[InputKind]:
     yield from _headers()
     yield from _requests()
     yield from _due_times()
+    yield from _expiries()
     yield from _cancels()
     yield from _recurring()
     yield from _modes()
@@ -311,6 +314,25 @@ def _due_times() -> Iterator[InputKind]:
         records(lambda n: [("REAL_TOPIC", b"team-%d" % n), ("DELAY", b"1")]),
         "listed",
     )
+
+
+def _expiries() -> Iterator[InputKind]:
+    """Read at delivery; from 1,000 headers on a timer counts as expired."""
+    last = framed(EXPIRES_MS.encode())
+    for instant, text in (("number", b"4000000000000"), ("fraction", b"2096-10-02T08:00:00.")):
+        value = text if instant == "number" else text + b"0" * 14_200 + b"Z"
+        for count in (5, 100, 990):
+            encoded = b"".join(framed(n.encode()) + framed(v) for n, v in SOON if v is not None)
+            encoded += b"\0\1" * (count - 3) + last + framed(value)
+            yield InputKind(
+                EXPIRIES,
+                f"an expiry, a {instant}, behind {count - 1} headers",
+                partial(_again, partial(of_headers, encoded, count)),
+            )
+
+
+def _again(record: Callable[[int], bytes], size: int) -> bytes:
+    return batched(itertools.repeat(record), size)
 
 
 def _cancels() -> Iterator[InputKind]:

@@ -17,6 +17,8 @@ from tests.harness.publishers import RecordingPublisher
 from tests.harness.timer_rows import suite_parameters
 
 from duewheel.checkpoints.process_role import Role
+from duewheel.config.keys_and_defaults import TimerSection
+from duewheel.config.settings import Settings
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import records_of
@@ -29,6 +31,7 @@ from duewheel.schemas.wire.batch_header import HEADER, HEADER_BYTES
 from duewheel.schemas.wire.crc32c import crc32c
 from duewheel.wheel import recurrence
 from duewheel.wheel.dequeue.encoder import encode
+from duewheel.wheel.policies.table import configured
 from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 from duewheel.wheel.slots import WheelConfig
 from duewheel.wheel.target_rules import Reason, Target
@@ -118,6 +121,7 @@ class CostedShard(LocalWorld):
             starts=starts,
             publisher=_EncodingPublisher,
             reply_topic="replies",
+            policies=configured(Settings(timer=TimerSection(topics=TOPICS))),
             **settings,
         )
         self._ends: dict[TopicPartition, int] = dict(starts)

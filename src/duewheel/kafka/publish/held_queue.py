@@ -38,6 +38,7 @@ from duewheel.kafka.log.records import Record
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.hashing import source_names
 from duewheel.schemas.header_names import COPY_MAC, LETTER, ORIGIN, TIMER_ID
+from duewheel.schemas.wire.batch_reader import CorruptBatch
 from duewheel.schemas.wire.copy_mac import mac_header
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
@@ -175,7 +176,13 @@ def _batch(partition: TopicPartition, value: bytes, progress: Progress) -> Batch
     batch, topic_id = batch_of(value)
     if progress.has_topic(partition[0], topic_id):
         return batch
-    return as_first_copies(partition, batch, progress.epochs.newest.signing_key)
+    try:
+        return as_first_copies(partition, batch, progress.epochs.newest.signing_key)
+    except CorruptBatch as error:
+        # More headers than a record may have: ingest makes a dead letter of it. An error here would
+        # stop the deliveries of all, at every start.
+        log.warning("held copies cannot be read, and are moved as they are", reason=str(error))
+        return batch
 
 
 def as_first_copies(partition: TopicPartition, batch: Batch, copy_key: bytes) -> Batch:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kafka.record.default_records import DefaultRecordBatch
+from tests.harness.costly_inputs import of_headers
 from tests.harness.local_world import LocalWorld
 from tests.harness.publishers import RecordingPublisher
 
@@ -40,6 +41,7 @@ from duewheel.kafka.publish.held_queue import (
 )
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.batch_reader import HEADERS_MAX
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.record_rows import rows_of
 from duewheel.schemas.wire.single_record import Header, encode
@@ -292,6 +294,18 @@ def progress_with(held: Mapping[TopicPartition, Held]) -> Progress:
     epochs = Epochs.first(DequeueConfig(0, 1, {}).slot_values(WheelConfig()))
     parts = {P0: PartitionProgress(5, 3), P1: PartitionProgress(5, 4)}
     return Progress(0, 1, "a", 1, 1, epochs, parts, held=held)
+
+
+def test_copies_that_cannot_be_read_are_moved_as_they_are() -> None:
+    """Their topic was recreated. Ingest reads within the same bound, and makes a dead letter."""
+    topic = StateTopic()
+    copy = batch(of_headers(b"\0\1" * (HEADERS_MAX + 1), HEADERS_MAX + 1))
+    topic.keep(Part(*P0, copy, None), closed={P0})
+    topic.keep(Part(*P0, a_copy(("TIMER_ORIGIN", b"7")), None), closed={P0})
+    first, second = topic.move(P0, topic_id=NEW_ID)
+    assert first == bytes(copy.body)
+    assert b"TIMER_ORIGIN" in second
+    assert not topic.held
 
 
 def test_the_progress_names_the_copies_that_are_held() -> None:

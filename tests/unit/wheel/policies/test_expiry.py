@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -82,3 +83,18 @@ def test_a_name_within_a_value_is_text_and_the_first_header_counts() -> None:
     note, own = header("note", b"the TIMER_EXPIRES_MS of this mail"), header("a", past)
     found = with_headers([note], [own, note], [note, ahead, past], [own, past], [past, ahead])
     assert forbidden(found) == [False, False, False, True, True]
+
+
+def test_an_instant_behind_many_headers_costs_no_column_of_them() -> None:
+    """Of 2,000 rows, so side by side, and of two, so one by one."""
+    ahead, past = expires(b"%d" % (NOW_MS + 1)), expires(b"1")
+    for rows in (2_000, 2):
+        many = with_headers(*[[header("a", b"")] * 300 + [ahead], [ahead] * 300 + [past]] * rows)
+        tracemalloc.start()
+        try:
+            found = forbidden(many)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert found == [False] * 2 * rows
+        assert peak < 4 * many.headers.nbytes + 1_000_000

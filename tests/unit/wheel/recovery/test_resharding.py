@@ -423,6 +423,15 @@ class Sealing:
         return self.publishers[shard]
 
 
+def test_a_target_keeps_the_last_turn_of_all_old_shards() -> None:
+    """Its waiting copies may come to any new shard: new timers queue behind them."""
+    turns = [{"mails": 7_000, "sms": 1_000}, {"mails": 2_000}]
+    old = [replace(record(n, 2, n, n + 2), charged_ms=turns[n]) for n in range(2)]
+    for shards in (1, 2):
+        found = reassigned(old, shards, lambda: 7)
+        assert [each.charged_ms for each in found] == [{"mails": 7_000, "sms": 1_000}] * shards
+
+
 @pytest.mark.parametrize("begun", [4, 1])
 def test_an_undo_asks_for_no_common_history(begun: int) -> None:
     """Shard 1 is reconfigured once shard 0 is sealed."""
