@@ -85,7 +85,7 @@ def reassigned(old: Sequence[Progress], shards: int, draw: Callable[[], int]) ->
         max(getattr(r, name) for r in old) + 1 for name in ("epoch", "assignment_epoch")
     )
     topic_ids = {topic: i for record in old for topic, i in record.topic_ids.items()}
-    # Any new shard may have any waiting copy of a target: new timers queue behind the last one.
+    # Any new shard may have any waiting copy of a target: new timers queue after the last one.
     turns = sorted((ms, target) for record in old for target, ms in record.charged_ms.items())
     charged_ms = {target: ms for ms, target in turns}
     records = []

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from tests.harness.timer_rows import TimerRow, timer_batch
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.schemas.batches import OffsetRanges, TopicPartition
+from duewheel.schemas.columns import binary
+from duewheel.schemas.wire.single_record import header
 from duewheel.streaming.byte_budget import CANCEL_BYTES, MESSAGE_BYTES, ByteBudget
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
@@ -214,6 +217,24 @@ def test_large_messages_count_as_several() -> None:
     assert 8 * 4 <= added <= 8 * 4 + 4, "each range begins a message"
     assert added_of(log, 0, log.end)["a"] == 8 * 4 + 1
     assert added_of(small(10), 0, 10) == {}
+
+
+def test_many_small_headers_count_as_bytes() -> None:
+    """They take a task as long: what a quota takes in a second would last more than one."""
+    budget = ByteBudget({A0: (0, 2)}, 1 << 20)
+    next(budget.rounds())
+    budget.took(A0, 16_000, 2, 16_000)
+    plain = timer_batch([TimerRow(0, 0, 0), TimerRow(0, 1, 0)])
+    headers = binary([b"\0\1" * 8_000, header("name", b"of ordinary length")])
+    budget.parsed(
+        replace(
+            *(plain,),
+            partitions=[A0],
+            headers=headers,
+            header_count=np.array([8_000, 1], np.int32),
+        )
+    )
+    assert budget.added_messages == {"a": -(-(16_000 + 14 * 8_000) // MESSAGE_BYTES) - 2}
 
 
 def added_of(log: Log, first: int, end: int) -> dict[str, int]:
