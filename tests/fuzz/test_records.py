@@ -29,8 +29,10 @@ from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.records import Record, records_of
 from duewheel.ops.dead_letters.listing import letter_of, summary_of
+from duewheel.ops.dead_letters.wanted_letters import WantedLetters
 from duewheel.ops.receipts import matches
 from duewheel.ops.recovery.evidence import EvidenceReader, timer_keys
+from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.header_names import (
     ANSWER,
     ERROR_CODE,
@@ -42,6 +44,7 @@ from duewheel.schemas.header_names import (
     Answer,
 )
 from duewheel.schemas.receipts import Receipt
+from duewheel.schemas.topic_scope import TopicScope
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import encode
@@ -157,8 +160,13 @@ def test_any_mirrored_receipt(damage: Change, alter: Change, data: st.DataObject
 def test_any_listed_dead_letter(damage: Change, data: st.DataObject) -> None:
     headers = [("trace", b"1"), (ERROR_CODE, b"bad_due_time"), (SOURCE, b"timers-0@17")]
     body = damage(data, encode(0, b"key", b"value", headers))
-    position = ReplayPosition("an-id")
-    for record in records_of(fetched_of(sealed_body(body, 1))):
+    position, fetched = ReplayPosition("an-id"), fetched_of(sealed_body(body, 1))
+    wanted = WantedLetters("bad_due_time", TopicScope(("timers",)))
+    for read in committed_records([fetched], {PLACE: (0, 1)}):
+        for row in records_one_by_one(read.take(wanted.rows(read))):
+            letter = DeadLetter(0, *row)
+            assert (letter.code, letter.timer_topic) == ("bad_due_time", "timers")
+    for record in records_of(fetched):
         letter = letter_of(record)
         assert json.dumps(summary_of(letter, position).as_json(), ensure_ascii=False).encode()
 

@@ -7,6 +7,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+import structlog
+
 from duewheel import factory
 from duewheel.api.dead_letters import (
     DeadLetterFilter,
@@ -23,19 +26,30 @@ from duewheel.config.settings import Settings
 from duewheel.errors import INIT_MAKES_IT
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, printable_name
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
+from duewheel.ops.dead_letters.wanted_letters import WantedLetters
 from duewheel.ops.named_timer_topic import narrowed
 from duewheel.ops.pages import page_of_parts, position_in, position_text, ranges_after
 from duewheel.osutil.logs import shortened
 from duewheel.registry.values import decoded_fields
+from duewheel.schemas.arrays import Int64
 from duewheel.schemas.dead_letters import DeadLetter
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
+from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
+_FETCH_BYTES = 1 << 20
+_GROUP_BYTES = 256 << 10  # in columns: headers of two bytes take 75 times as many
+# Of memory as objects: a letter may have a million headers.
+_CHUNK_BYTES = 8 << 20
+_LETTER_BYTES, _HEADER_BYTES = 400, 160  # beside key, value and the header's own
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,7 @@ class DeadLetterReader:
     Example:
         with dead_letter_reader(settings) as reader:
             for partition, (start, end) in reader.bounds().items():
-                for letters, reached in reader.read(partition, start, end): ...
+                for letters, reached in reader.read(partition, start, end, wanted): ...
     """
 
     client: KafkaClients
@@ -64,24 +78,44 @@ class DeadLetterReader:
         """Returns the first offset to read and the end offset, by partition."""
         return {number: each for (_, number), each in self._records.bounds(since).items()}
 
-    def read(self, partition: int, start: int, end: int) -> Iterator[tuple[list[DeadLetter], int]]:
-        """Reads the dead letters of a partition from `start` up to `end`, in chunks.
+    def read(
+        self, partition: int, start: int, end: int, wanted: WantedLetters
+    ) -> Iterator[tuple[list[DeadLetter], int]]:
+        """Reads the wanted dead letters of a partition from `start` up to `end`, in chunks.
 
         Yields:
-            A possibly empty list of consecutive letters, and the offset below which no other
-            remains.
+            A possibly empty list of letters, and the offset below which no other remains.
 
         Raises:
             KafkaUnavailable: the position does not move.
         """
-        ranges = {(self._settings.dead_letter_topic, partition): (start, end)}
-        most = self._chunk_records
-        for records, reached in self._records.records(ranges):
-            letters = [letter_of(record) for record in records]
-            while len(letters) > most:
-                yield letters[:most], letters[most - 1].offset + 1
-                letters = letters[most:]
-            yield letters, reached[self._settings.dead_letter_topic, partition]
+        place = (self._settings.dead_letter_topic, partition)
+        ranges = {place: (start, end)}
+        for part in self._records.read(ranges, _FETCH_BYTES):
+            letters, reached = list[DeadLetter](), start
+            for records in committed_records(part, ranges, _GROUP_BYTES):
+                if records.unread is not None:
+                    count = len(records.unread.row)
+                    log.warning("record batches left out", topic=place[0], batches=count)
+                for rows, after in self._chunks(records, wanted.rows(records)):
+                    if reached > start:  # the last chunk of a part reaches the part's end
+                        yield letters, reached
+                    letters, reached = _letters(records.take(rows), partition), after
+            yield letters, min(part[0].end, end)
+
+    def _chunks(self, records: KafkaRecords, rows: Int64) -> Iterator[tuple[Int64, int]]:
+        """Yields a chunk's rows and the offset after it, at least once."""
+        octets = records.sizes + _LETTER_BYTES + _HEADER_BYTES * np.diff(records.headers.firsts)
+        by_bytes = (np.cumsum(octets[rows]) - octets[rows]) // _CHUNK_BYTES
+        by_count = np.arange(len(rows)) // self._chunk_records
+        *chunks, last = np.split(rows, np.flatnonzero(np.diff(by_bytes) + np.diff(by_count)) + 1)
+        for chunk in chunks:
+            yield chunk, int(records.offset[chunk[-1]]) + 1
+        yield last, int(records.offset[-1]) + 1
+
+
+def _letters(records: KafkaRecords, partition: int) -> list[DeadLetter]:
+    return [DeadLetter(partition, *row) for row in records_one_by_one(records)]
 
 
 def letter_of(record: Record) -> DeadLetter:
@@ -126,18 +160,14 @@ def _parts(
     settings: Settings, wanted: DeadLetterFilter, page: str | None, scope: TopicScope = ALL_TOPICS
 ) -> Generator[tuple[list[DeadLetterSummary], str], None, None]:
     """Yields the rows of a part of the topic, and the position of the last letter in that part."""
-    after, scope = position_in(page), narrowed(settings, scope, wanted.timer_topic)
+    after = position_in(page)
+    selected = WantedLetters(wanted.code, narrowed(settings, scope, wanted.timer_topic))
     with dead_letter_reader(settings) as reader:
         position = reader.position()
         bounds = reader.bounds(Bound.parse("from", wanted.since))
         for partition, start, end in ranges_after(after, bounds):
-            for letters, reached in reader.read(partition, start, end):
-                matching = [
-                    each
-                    for each in letters
-                    if wanted.code in (None, each.code) and scope.has_record(each.source)
-                ]
-                rows = [summary_of(each, position) for each in matching]
+            for letters, reached in reader.read(partition, start, end, selected):
+                rows = [summary_of(each, position) for each in letters]
                 yield rows, position_text(partition, reached - 1)
 
 
@@ -202,10 +232,8 @@ def one_letter(
         if not start <= offset < end:
             return None
         position = reader.position()
-        for letters, _ in reader.read(partition, offset, offset + 1):
+        for letters, _ in reader.read(partition, offset, offset + 1, WantedLetters(scope=scope)):
             for letter in letters:
-                if not scope.has_record(letter.source):
-                    return None
                 return _with_message(settings, letter, position, body=body)
     return None
 

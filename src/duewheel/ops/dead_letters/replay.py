@@ -31,7 +31,8 @@ from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.acceptance import NOT_ALLOWED, require_in_force
 from duewheel.ops.dead_letters.listing import CHUNK_RECORDS, DeadLetterReader, dead_letter_reader
-from duewheel.ops.named_timer_topic import timer_topic_of
+from duewheel.ops.dead_letters.wanted_letters import WantedLetters
+from duewheel.ops.named_timer_topic import narrowed
 from duewheel.ops.pages import position_text
 from duewheel.ops.shard.present_files import newest_progress
 from duewheel.osutil.terminal import Advanced, unseen
@@ -40,6 +41,7 @@ from duewheel.schemas.columns import binary
 from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.request.preview import previews_of
+from duewheel.schemas.topic_scope import ALL_TOPICS
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.target_rules import Reason, Target, reason_text
 
@@ -72,14 +74,13 @@ def replay(
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and replays nothing
             twice.
     """
-    if wanted.timer_topic is not None:
-        timer_topic_of(settings, wanted.timer_topic)
+    letters = WantedLetters(wanted.code, narrowed(settings, ALL_TOPICS, wanted.timer_topic))
     require_in_force(settings, newest_progress(settings))
     with (
         dead_letter_reader(settings, chunk_records) as reader,
         closing(_Replay(settings, clock, wanted, reader, advanced, dry_run=dry_run)) as job,
     ):
-        return job.run()
+        return job.run(letters)
 
 
 class _Replay:
@@ -113,11 +114,11 @@ class _Replay:
         """Closes the clients. The next run, or its time-out, aborts an open transaction."""
         self._ledger.close()
 
-    def run(self) -> Replayed:
+    def run(self, letters: WantedLetters) -> Replayed:
         self._require_real_topic()
         ledger_run = LedgerRun(self._ledger, dry_run=self._dry_run)
         with ledger_run.after(self._done_before):
-            self._replay_all(ledger_run)
+            self._replay_all(ledger_run, letters)
         return Replayed(
             dry_run=self._dry_run,
             replayed=self._topics.total(),
@@ -150,7 +151,7 @@ class _Replay:
             self._refusals[pair] = why_no_target(self._contract, timer_topic, topic)
         return self._refusals[pair]
 
-    def _replay_all(self, run: LedgerRun[ReplayPosition]) -> None:
+    def _replay_all(self, run: LedgerRun[ReplayPosition], wanted: WantedLetters) -> None:
         bounds = self._reader.bounds()
         for partition, (start, end) in bounds.items():
             after = run.position.start(partition, *self._selected)
@@ -165,7 +166,7 @@ class _Replay:
         done, total = 0, sum(max(0, end - start) for start, end in bounds.values())
         for partition, (start, end) in bounds.items():
             at = start
-            for letters, reached in self._reader.read(partition, start, end):
+            for letters, reached in self._reader.read(partition, start, end, wanted):
                 self._write_chunk(run, letters, partition, reached)
                 done, at = done + reached - at, reached
                 self._advanced(done, total)
@@ -184,8 +185,8 @@ class _Replay:
         """Writes one transaction: the messages of the chosen letters, and the position after them.
 
         Args:
-            letters: consecutive letters of `partition`.
-            reached: the offset below which `partition` has no other dead letters.
+            letters: wanted letters of `partition`.
+            reached: the offset below which `partition` has no others.
         """
 
         def plan(
@@ -201,14 +202,7 @@ class _Replay:
         self, letters: list[DeadLetter], position: ReplayPosition, reached: int
     ) -> tuple[list[DeadLetter], int]:
         """Selects letters that are not replayed yet, and the offset below which none remains."""
-        code, topic = self._selected
-        wanted = [
-            letter
-            for letter in letters
-            if code in (None, letter.code)
-            and topic in (None, letter.timer_topic)
-            and not position.has(letter)
-        ]
+        wanted = [letter for letter in letters if not position.has(letter)]
         if self._left is not None and len(wanted) >= self._left:
             wanted = wanted[: self._left]
             reached = wanted[-1].offset + 1

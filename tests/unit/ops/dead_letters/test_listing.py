@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.harness.config_file import small_settings
+from tests.harness.record_batches import NOW_MS, Record, batch, sealed
 
-from duewheel.api.dead_letters import DeadLetterFilter
+from duewheel.api.dead_letters import DeadLetterFilter, DeadLetterQuery
 from duewheel.api.messages import KEY_SHOWN_BYTES, LONG_KEY_BYTES
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.cli.dead_letters import letter_line
 from duewheel.client.request_headers import rejected_headers
+from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.log.leader_requests import Fetched
+from duewheel.kafka.log.reader import LogReader
 from duewheel.ops.dead_letters import listing
 from duewheel.ops.dead_letters.listing import summary_of
+from duewheel.ops.dead_letters.wanted_letters import WantedLetters
+from duewheel.schemas.batches import OffsetRanges, TopicPartition
 from duewheel.schemas.dead_letters import DeadLetter
+from duewheel.schemas.topic_scope import TopicScope
 
 
 def test_an_id_that_was_refused_for_its_length_is_shown_in_part() -> None:
@@ -68,34 +78,108 @@ def test_a_long_key_is_shown_in_part() -> None:
     assert (alone.key, alone.key_bytes) == ("k" * LONG_KEY_BYTES, 1_000_000)
 
 
-def test_a_timer_topic_selects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Who writes to another one decides how many dead letters there are of each code."""
-    added = [("TIMER_ERROR_CODE", b"expired")]
-    letters = [
-        DeadLetter(0, offset, 1_800_000_000_000, b"k", b"v", [*added, ("TIMER_SOURCE", source)])
-        for offset, source in enumerate([b"others-0@5", b"timers-1@6", b"others-0@7", b"none"])
-    ]
+Write = Callable[[bytes | bytearray, int], Settings]
 
-    class Reader:
-        """Of these letters."""
 
-        def bounds(self, *_: object) -> dict[int, tuple[int, int]]:
-            return {0: (0, 4)}
+class WrittenLog(LogReader):
+    """The dead-letter topic, whose one partition has these record batches."""
 
-        def position(self) -> ReplayPosition:
-            return ReplayPosition("id").moved(0, 9, None, "timers")
+    def __init__(self, topic: str, octets: bytes, end: int) -> None:
+        super().__init__(KafkaClients({}))
+        self._place, self._octets, self._end = (topic, 0), octets, end
 
-        def read(self, *_: int) -> Iterator[tuple[list[DeadLetter], int]]:
-            yield letters, 4
+    def existing(self, *_: object, **__: object) -> list[TopicPartition]:
+        return [self._place]
 
-    monkeypatch.setattr(listing, "dead_letter_reader", lambda _: nullcontext(Reader()))
+    def topic_id(self) -> str:
+        return "id"
+
+    def bounds(self, *_: object, **__: object) -> dict[TopicPartition, tuple[int, int]]:
+        return {self._place: (0, self._end)}
+
+    def read(self, ranges: OffsetRanges, _: int) -> Iterator[list[Fetched]]:
+        first, _ = ranges[self._place]
+        yield [Fetched(self._place, memoryview(self._octets), (), first, self._end)]
+
+
+def letters_of(*sources: str) -> list[Record]:
+    code = ("TIMER_ERROR_CODE", b"expired")
+    return [(NOW_MS, b"k", b"v", [code, ("TIMER_SOURCE", each.encode())]) for each in sources]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Write:
+    """Makes settings whose dead-letter topic has record batches up to an offset."""
     settings = small_settings(tmp_path)
+
+    def write(octets: bytes | bytearray, end: int) -> Settings:
+        log = WrittenLog(settings.dead_letter_topic, bytes(octets), end)
+        monkeypatch.setattr(listing, "LogReader", lambda *_: log)
+        return settings
+
+    replayed = SimpleNamespace(value=ReplayPosition("id").moved(0, 9, None, "timers").encode())
+    monkeypatch.setattr(listing, "newest_record", lambda *_: replayed)
+    return write
+
+
+def test_a_timer_topic_selects(written: Write) -> None:
+    """Who writes to another one decides how many dead letters there are of each code."""
+    letters = letters_of("others-0@5", "timers-1@6", "others-0@7", "none")
+    settings = written(batch(letters), 4)
     every = listing.list_letters(settings, DeadLetterFilter())
     assert [row.replayed for row in every] == [False, True, False, False]
     (row,) = listing.list_letters(settings, DeadLetterFilter(timer_topic="timers"))
     assert row.source == "timers-1@6"
     with pytest.raises(ConfigError, match="is no timer topic"):
         list(listing.list_letters(settings, DeadLetterFilter(timer_topic="timer")))
+
+
+def test_dead_letters_of_others_become_no_objects(
+    written: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One team that writes bad messages without end would end the lists of all others."""
+    made: list[int] = []
+
+    class Counted(DeadLetter):
+        def __init__(self, *row: Any) -> None:
+            super().__init__(*row)
+            made.append(self.offset)
+
+    monkeypatch.setattr(listing, "DeadLetter", Counted)
+    others = [f"others-0@{number}" for number in range(400)]
+    settings = written(batch(letters_of(*others, "timers-0@7", *others)), 801)
+    (row,) = listing.list_letters(settings, DeadLetterFilter(timer_topic="timers"))
+    assert (row.offset, made) == (400, [400])
+    assert not list(listing.list_letters(settings, DeadLetterFilter(code="rate")))
+    query, team = DeadLetterQuery(), TopicScope(("t*",))
+    page = listing.page_of_letters(settings, query, 600, team)
+    assert ([each.offset for each in page.letters], page.next) == ([400], None)
+    assert listing.one_letter(settings, 0, 399, body=False, scope=team) is None
+    assert made == [400, 400]
+
+
+def test_dead_letters_are_read_in_chunks_that_fit_into_memory(
+    written: Write,
+) -> None:
+    dense: list[Record] = [(NOW_MS, b"k", None, [("", None)] * 30_000)] * 3
+    octets = batch(letters_of(*["timers-0@1"] * 5)) + batch(dense, 5, codec=1) + batch(dense, 8)
+    with listing.dead_letter_reader(written(octets, 13), 4) as reader:
+        chunks = [
+            ([each.offset for each in letters], reached)
+            for letters, reached in reader.read(0, 1, 12, WantedLetters())
+        ]
+    assert chunks == [([1, 2, 3, 4], 5), ([5, 6], 7), ([7, 8], 9), ([9, 10], 12)]
+
+
+def test_a_batch_that_cannot_be_read_is_left_out(
+    written: Write,
+) -> None:
+    letters = letters_of("timers-0@1", "timers-0@2")
+    damaged = batch(letters, 2)
+    damaged[-len("timers-0@2") - 1] = 0  # the length of the last value
+    octets = batch(letters) + sealed(damaged) + batch(letters, 4)
+    rows = listing.list_letters(written(octets, 6), DeadLetterFilter())
+    assert [row.offset for row in rows] == [0, 1, 4, 5]
 
 
 @pytest.mark.parametrize("body", [False, True])
@@ -114,7 +198,7 @@ def test_one_letter_of_any_length_is_a_short_answer(
         def position(self) -> ReplayPosition:
             return ReplayPosition.decode(None, "id")
 
-        def read(self, *_: int) -> Iterator[tuple[list[DeadLetter], int]]:
+        def read(self, *_: object) -> Iterator[tuple[list[DeadLetter], int]]:
             yield [letter], 8
 
     monkeypatch.setattr(listing, "dead_letter_reader", lambda _: nullcontext(Reader()))
