@@ -187,8 +187,11 @@ def test_any_body_of_a_replay(
     changed = data.draw(st.sampled_from([damage, alter]))(data, json.dumps(REPLAY).encode())
     made: list[ReplayFilter] = []
 
-    def noted(_: Settings, __: Clock, selection: ReplayFilter, *, dry_run: bool) -> Replayed:
+    def noted(
+        _: Settings, __: Clock, selection: ReplayFilter, *, dry_run: bool, within_s: float
+    ) -> Replayed:
         assert type(dry_run) is bool
+        assert within_s > 0
         made.append(selection)
         return Replayed(dry_run=dry_run, replayed=0, topics={}, refused={})
 

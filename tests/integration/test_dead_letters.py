@@ -28,6 +28,7 @@ from duewheel.errors import ConfigError, Displaced, PublishDoubt
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import transactional_producer
 from duewheel.kafka.ledger.transactional_producer import commit_all
+from duewheel.ops.dead_letters import listing
 from duewheel.ops.dead_letters import replay as replay_module
 from duewheel.ops.dead_letters.listing import list_letters, one_letter
 from duewheel.ops.dead_letters.replay import replay
@@ -396,6 +397,40 @@ def test_a_replay_of_one_timer_topic_leaves_the_others(shard: SparklessShard) ->
         shard.replay(timer_topic="others")
     assert shard.outcomes(to_topic=shard.target) == (15, {})
     assert values(shard, shard.target) == list(range(20))
+
+
+@pytest.mark.parametrize("selection", [{"timer_topic": True}, {"code": "a"}])
+def test_a_replay_that_ends_early_is_continued_by_the_next_one(
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch, selection: dict[str, Any]
+) -> None:
+    """Somebody else's letters may take longer than a request may."""
+    monkeypatch.setattr(listing, "_GROUP_BYTES", 1)
+    topic = shard.settings.dead_letter_topic
+    for number, (name, code) in enumerate([("others", b"b")] * 2 + [(shard.timers, b"a")] * 3):
+        source = ("TIMER_SOURCE", f"{name}-0@{number}".encode())
+        letter: Message = (b"k", b"%d" % number, [("TIMER_ERROR_CODE", code), source])
+        shard.send(topic, 0, letter)
+    own: dict[str, Any] = {**selection}
+    if "timer_topic" in own:
+        own["timer_topic"] = shard.timers
+    wanted = ReplayFilter(**own, to_topic=shard.target)
+
+    def once(*, dry_run: bool = False) -> int:
+        """Of the one chunk that a replay without any time takes."""
+        result = replay(shard.settings, SystemClock(), wanted, dry_run=dry_run, within_s=-1)
+        return result.replayed
+
+    for _ in range(2):
+        with pytest.raises(
+            ConfigError, match="a dry run of `duewheel dlq replay` reads the others"
+        ):
+            once(dry_run=True)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="a new request reads the others"):
+            once()
+    assert once(dry_run=True) == 1
+    assert [once() for _ in range(4)] == [1, 1, 1, 0]
+    assert values(shard, shard.target) == [2, 3, 4]
 
 
 def test_a_replay_that_is_fenced_ends_and_disturbs_the_other_no_more(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from duewheel.api.dead_letters import (
     Replayed,
 )
 from duewheel.ops.dead_letters import listing, replay
+from duewheel.ops.timers.pending import SEARCH_S
 from duewheel.serve.change_records import Changing, recorded
 from duewheel.serve.problems import Refused, documented
 from duewheel.serve.scopes import OF_ALL, Scoped
@@ -57,7 +59,9 @@ async def show_dead_letter(
 @changing.post("/replay", operation_id="replay_dead_letters", dependencies=OF_ALL)
 @recorded
 async def replay_dead_letters(change: Changing, wanted: Replay) -> Replayed:
-    """Writes the messages of dead letters again, each once; with `dry_run` it only counts them."""
-    return await change.service.replay(
-        replay.replay, change.service.clock, wanted, dry_run=wanted.dry_run
-    )
+    """Writes the messages of dead letters again, each once; with `dry_run` it only counts them.
+
+    After 10 s it ends with those so far, or with 422 if there are none: the next one continues.
+    """
+    again, clock = partial(replay.replay, within_s=SEARCH_S), change.service.clock
+    return await change.service.replay(again, clock, wanted, dry_run=wanted.dry_run)

@@ -41,6 +41,7 @@ from duewheel.api.schedules import NewSchedule, Pause
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import ConfigError
 from duewheel.ops.dead_letters import replay
+from duewheel.ops.timers.pending import SEARCH_S
 from duewheel.serve import record_writer
 from duewheel.serve.access import Access, Caller
 from duewheel.serve.gate import REQUESTS_MAX
@@ -189,7 +190,8 @@ def test_what_only_counts_or_is_refused_before_has_no_record(
 def test_a_replay_has_records_unless_it_only_counts(
     client: TestClient, producer: RecordingProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def replayed(*_: Any, dry_run: bool) -> Replayed:
+    def replayed(*_: Any, dry_run: bool, within_s: float) -> Replayed:
+        assert within_s == SEARCH_S
         return Replayed(dry_run=dry_run, replayed=0, topics={}, refused={})
 
     monkeypatch.setattr(replay, "replay", replayed)

@@ -12,6 +12,8 @@ reason. The same run does not read it.
 from __future__ import annotations
 
 import random
+import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -63,24 +65,27 @@ def replay(
     dry_run: bool,
     chunk_records: int = CHUNK_RECORDS,
     advanced: Advanced = unseen,
+    within_s: float = float(sys.maxsize),
 ) -> Replayed:
     """Replays the wanted dead letters that have not been replayed, up to `chunk_records` in each
     transaction; a dry run only counts them. Calls `advanced` with the offsets read after each.
+    After `within_s` it ends, with those so far; a new run continues.
 
     Raises:
         ConfigError: `to_topic` is one of duewheel's own topics, or does not exist; there is no such
-            timer topic; or as `require_in_force`.
+            timer topic; it has ended without any, though some may follow; or as `require_in_force`.
         KafkaUnavailable: no answer in time.
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and replays nothing
             twice.
     """
+    end_s = time.monotonic() + within_s
     letters = WantedLetters(wanted.code, narrowed(settings, ALL_TOPICS, wanted.timer_topic))
     require_in_force(settings, newest_progress(settings))
     with (
         dead_letter_reader(settings, chunk_records) as reader,
         closing(_Replay(settings, clock, wanted, reader, advanced, dry_run=dry_run)) as job,
     ):
-        return job.run(letters)
+        return job.run(letters, end_s)
 
 
 class _Replay:
@@ -114,11 +119,12 @@ class _Replay:
         """Closes the clients. The next run, or its time-out, aborts an open transaction."""
         self._ledger.close()
 
-    def run(self, letters: WantedLetters) -> Replayed:
+    def run(self, letters: WantedLetters, end_s: float) -> Replayed:
+        """Replays these letters until `end_s`, of the monotonic clock. Raises as `replay`."""
         self._require_real_topic()
         ledger_run = LedgerRun(self._ledger, dry_run=self._dry_run)
         with ledger_run.after(self._done_before):
-            self._replay_all(ledger_run, letters)
+            self._replay_all(ledger_run, letters, end_s)
         return Replayed(
             dry_run=self._dry_run,
             replayed=self._topics.total(),
@@ -151,7 +157,9 @@ class _Replay:
             self._refusals[pair] = why_no_target(self._contract, timer_topic, topic)
         return self._refusals[pair]
 
-    def _replay_all(self, run: LedgerRun[ReplayPosition], wanted: WantedLetters) -> None:
+    def _replay_all(
+        self, run: LedgerRun[ReplayPosition], wanted: WantedLetters, end_s: float
+    ) -> None:
         bounds = self._reader.bounds()
         for partition, (start, end) in bounds.items():
             after = run.position.start(partition, *self._selected)
@@ -167,11 +175,19 @@ class _Replay:
         for partition, (start, end) in bounds.items():
             at = start
             for letters, reached in self._reader.read(partition, start, end, wanted):
-                self._write_chunk(run, letters, partition, reached)
                 done, at = done + reached - at, reached
+                is_late = time.monotonic() > end_s and done < total
+                self._write_chunk(run, letters, partition, reached, keep=is_late)
                 self._advanced(done, total)
-                if self._left == 0:
+                if self._left == 0 or (is_late and (self._topics or self._refused)):
                     return
+                if is_late:
+                    raise ConfigError(self._without_any())
+
+    def _without_any(self) -> str:
+        """A result of none would mean that none is left."""
+        words = "a dry run of `duewheel dlq replay`" if self._dry_run else "a new request"
+        return f"no dead letter among those that could be read in time: {words} reads the others"
 
     # ---- one chunk -------------------------------------------------------------------------
 
@@ -181,12 +197,15 @@ class _Replay:
         letters: list[DeadLetter],
         partition: int,
         reached: int,
+        *,
+        keep: bool,
     ) -> None:
         """Writes one transaction: the messages of the chosen letters, and the position after them.
 
         Args:
             letters: wanted letters of `partition`.
             reached: the offset below which `partition` has no others.
+            keep: write the position though none is chosen.
         """
 
         def plan(
@@ -194,7 +213,8 @@ class _Replay:
         ) -> tuple[list[_Record] | None, ReplayPosition, list[_Record]]:
             chosen, end = self._chosen(letters, position, reached)
             records = self._records(chosen) if chosen else []
-            return records or None, position.moved(partition, end, *self._selected), records
+            written = records if records or keep else None
+            return written, position.moved(partition, end, *self._selected), records
 
         self._count(run.write(plan))
 
