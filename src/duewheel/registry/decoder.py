@@ -20,7 +20,7 @@ import signal
 import ssl
 import sys
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from contextlib import closing
 from http import HTTPStatus
@@ -38,11 +38,11 @@ _MEMORY_BYTES = 1 << 30  # address space
 _SCHEMA_BYTES_MAX = 1 << 20  # of the registry's answer
 _SCHEMAS_MAX = 500  # that are kept
 _ASK_S = 3.0  # of one answer of the registry, from the connection on
-_REST_S = 10.0  # a registry that has not answered is not asked again for so long
+_REST_S = 10.0  # a registry that cannot be reached is not asked again for so long
 _REFERENCES_MAX = 100  # of a schema, also of those that it refers to
 _REFERENCES_S = 5.0  # from the first question on: the parent does not wait for ever
 _NO_SCHEMA = b"4040"  # of the registry's own codes; without them there is no such path
-_FORGET_S = 60.0  # a schema that was not found is asked for again after this
+_FORGET_S = 60.0  # a schema that was not found, or in time, is asked for again after this
 _FAILURES_MAX = 100  # schemas of one topic that are not found within that time
 
 HAS_NO = "the registry has no "  # begins the reason of a schema that is not there
@@ -58,7 +58,7 @@ class _Refused(DuewheelError):
 
 
 class _NotRequested(_Refused):
-    """The registry does not answer, or is not asked now."""
+    """The registry cannot be reached, or is not asked now."""
 
 
 # ---- the registry -------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class _Registry:
         self._address = urlsplit(url)
         self._headers = {} if authorization is None else {"Authorization": authorization}
         self._ca_file = ca_file
-        self._silence = ""  # why it has not answered
+        self._silence = ""  # why it could not be reached
         self._rests_until_s = 0.0
         self._failures = defaultdict[str, deque[float]](lambda: deque(maxlen=_FAILURES_MAX))
 
@@ -88,10 +88,9 @@ class _Registry:
         try:
             status, body = self._get(path)
         except (OSError, HTTPException, ValueError) as error:
-            why = getattr(error, "strerror", None) or type(error).__name__
-            self._silence = f"the registry does not answer: {why}"
-            self._rests_until_s = time.monotonic() + _REST_S
-            raise _NotRequested(self._silence, by_registry=True) from error
+            failures.append(now_s)
+            why = f"the registry does not answer for {schema}: {_why(error)}"
+            raise _Refused(why, by_registry=True) from error
         too_long = status == HTTPStatus.OK and len(body) > _SCHEMA_BYTES_MAX
         if status == HTTPStatus.OK and not too_long and (found := _description(body)):
             return found
@@ -111,18 +110,35 @@ class _Registry:
         # The limit of a socket is that of one byte: the timer's is that of all.
         signal.setitimer(signal.ITIMER_REAL, _ASK_S)
         try:
-            with closing(self._connection()) as connection:
+            with closing(self._connected()) as connection:
                 connection.request("GET", f"{self._address.path}{path}", headers=self._headers)
                 answer = connection.getresponse()
                 return answer.status, answer.read(_SCHEMA_BYTES_MAX + 1)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
+    def _connected(self) -> HTTPConnection:
+        """A connection. The registry rests if there is none; not after a late answer, of which the
+        writer of the schema may be the cause.
+        """
+        try:
+            connection = self._connection()
+            connection.connect()
+        except (OSError, HTTPException, ValueError) as error:
+            self._silence = f"the registry does not answer: {_why(error)}"
+            self._rests_until_s = time.monotonic() + _REST_S
+            raise _NotRequested(self._silence, by_registry=True) from error
+        return connection
+
     def _connection(self) -> HTTPConnection:
         if self._address.scheme == "http":
             return HTTPConnection(self._address.netloc, timeout=_ASK_S)
         context = ssl.create_default_context(cafile=self._ca_file)
         return HTTPSConnection(self._address.netloc, timeout=_ASK_S, context=context)
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def _description(body: bytes) -> Mapping[str, Any] | None:
@@ -142,23 +158,26 @@ def _too_late(*_: object) -> NoReturn:
 
 
 class _Decoder:
-    """Decodes values. Schemas stay, the failures for a minute."""
+    """Decodes values. Schemas stay, the failures for a minute. Each topic has its own, so that the
+    many that one names displace none of another.
+    """
 
     def __init__(self, registry: _Registry) -> None:
         self._registry = registry
-        self._schemas: dict[str, tuple[float, str, Decode | _Refused]] = {}
+        self._schemas: dict[tuple[str, str], tuple[float, str, Decode | _Refused]] = {}
 
     def schema(self, topic: str, schema: str) -> tuple[str, Decode | _Refused]:
         """The kind of a schema, and how it decodes; or why nothing is decoded by it."""
-        until_s, kind, decode = self._schemas.pop(schema, (0.0, "", _Refused()))
+        until_s, kind, decode = self._schemas.pop((topic, schema), (0.0, "", _Refused()))
         if until_s < time.monotonic():
             try:
                 until_s, kind, decode = self._read(topic, schema)
             except _NotRequested as error:
                 return "", error
         if len(self._schemas) >= _SCHEMAS_MAX:
-            del self._schemas[next(iter(self._schemas))]
-        self._schemas[schema] = until_s, kind, decode
+            ((most, _),) = Counter(of for of, _ in self._schemas).most_common(1)
+            del self._schemas[next(each for each in self._schemas if each[0] == most)]
+        self._schemas[topic, schema] = until_s, kind, decode
         return kind, decode
 
     @staticmethod

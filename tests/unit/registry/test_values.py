@@ -7,9 +7,11 @@ import json
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +33,7 @@ from tests.harness.schema_registry import (
 )
 
 from duewheel.config.keys_and_defaults import RegistrySection
+from duewheel.registry import decoder as in_child
 from duewheel.registry import values as in_parent
 from duewheel.registry.values import RegistryValues
 
@@ -160,21 +163,60 @@ def test_any_bodies(decoder: RegistryValues, bodies: list[tuple[int, bytes]]) ->
             json.loads(found.decoded)
 
 
-def test_a_registry_that_is_away(registry: SchemaRegistry) -> None:
-    """It is not waited for again at each value."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        values = RegistryValues(RegistrySection(url=f"http://127.0.0.1:{silent.getsockname()[1]}"))
+def test_a_registry_that_is_away() -> None:
+    """It is not asked again at each value, whatever the topic."""
+    with closing(socket.socket()) as closed:
+        closed.bind(("127.0.0.1", 0))
+        values = RegistryValues(RegistrySection(url=f"http://127.0.0.1:{closed.getsockname()[1]}"))
         for number in range(1, 50):
-            found = values.decoded("orders", (), framed(number, b""))
+            found = values.decoded(f"orders-{number}", (), framed(number, b""))
+            closed.listen()
             assert found is not None
             assert found.registry_failed
-            assert str(found.not_decoded).startswith("the registry does not answer")
-        silent.settimeout(10)
-        silent.accept()[0].close()
-        silent.setblocking(False)
+            assert found.not_decoded == "the registry does not answer: Connection refused"
+        closed.setblocking(False)
         with pytest.raises(BlockingIOError):
-            silent.accept()
+            closed.accept()
         values._end()  # noqa: SLF001 - as above
+
+
+def test_a_late_answer_is_the_failure_of_its_schema_alone(
+    values: RegistryValues, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, is_over = registry.answer, Event()
+
+    def late_for_seven(path: str) -> Any:
+        if path.endswith("/7"):
+            is_over.wait(60)
+        return answer(path)
+
+    monkeypatch.setattr(registry, "answer", late_for_seven)
+    for _ in range(3):
+        late = values.decoded("attacker", (), framed(7, b""))
+        assert late is not None
+        assert late.registry_failed
+        assert late.not_decoded == "the registry does not answer for schema 7: TimeoutError"
+        assert shown(values, framed(1, avro(ORDER))) == ORDER
+    is_over.set()
+    assert registry.asked == ["/schemas/ids/7", "/schemas/ids/1"]
+
+
+def test_many_schemas_of_one_topic_displace_none_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(in_child, "_SCHEMAS_MAX", 5)
+    asked = list[tuple[str, str]]()
+
+    def ask(topic: str, schema: str, path: str) -> dict[str, str]:
+        asked.append((topic, schema))
+        return {"schema": '"string"'}
+
+    registry: Any = SimpleNamespace(ask=ask)
+    decoder = in_child._Decoder(registry)  # noqa: SLF001 - in this process, which has the count
+    others = [("orders", "1"), ("mails", "2")]
+    for topic, schema in (*others, *(("attacker", str(n)) for n in range(100)), *others):
+        assert decoder.schema(topic, schema)[0] == "AVRO"
+    assert Counter(topic for topic, _ in asked) == {"orders": 1, "mails": 1, "attacker": 100}
 
 
 def test_a_schema_that_ends_the_process_stops_no_other_value(
