@@ -20,7 +20,7 @@ one it is a finding of its own, a warning only: an optional field may be absent 
 A row is a timer that ingest has accepted. Copies and cancels are left out: an expectation such as
 uniqueness would fail because of duewheel's own records. The suite is checked once, over all rows,
 because a mean or a uniqueness cannot be added up. Memory holds the named columns only, up to
-COLUMNS_BYTES_MAX; a warning has the number of rows beyond that.
+COLUMNS_BYTES_MAX; a warning has the number of rows beyond that, or beyond the decoder's time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _SKIPPED: dict[str, Any] = {
     "type": "expect_table_row_count_to_be_between",
     "kwargs": {},
     "severity": "warning",
-    "meta": {"code": "rows_skipped", "reason": "memory has room for the columns of all rows"},
+    "meta": {"code": "rows_skipped", "reason": "there are room and time for all rows"},
 }
 
 
@@ -131,6 +131,7 @@ class _Topic:
         self._named = _columns(suite)
         self._columns: dict[str, list[Any]] = {name: [] for name in sorted(self._named)}
         self._bytes = self._rows = self._skipped = 0
+        self._out_of_time = False
         self._schemas_unread = False
         self._sources = RangeSources()
 
@@ -176,7 +177,7 @@ class _Topic:
         self, registry: RegistryValues, records: KafkaRecords
     ) -> tuple[dict[int, Decoded], int]:
         """Counts the values that name a schema. Returns them by row, and the number of the first
-        rows for whose values there is room: a few bytes may decode to megabytes.
+        rows for whose values there are room and time: a few bytes may decode to megabytes.
         """
         room, taken = COLUMNS_BYTES_MAX - self._bytes, len(records)
         header_names = records.headers.names.column()
@@ -184,9 +185,13 @@ class _Topic:
         named = dict(reversed(_given(records.headers, header_names, HEADER)))
         rows = sorted({*np.flatnonzero(with_schema_number(records.value)).tolist(), *named})
         values = records.value.take(np.array(rows, np.int64)).column().to_pylist()
-        result = {}
+        result = dict[int, Decoded]()
         for row, value in zip(rows, values, strict=True):
-            found = registry.decoded(self._topic, [(HEADER, named.get(row))], value)
+            if not self._out_of_time:  # once for all: the decoder forgets it
+                found = registry.decoded(self._topic, [(HEADER, named.get(row))], value)
+                self._out_of_time = found is not None and found.out_of_time
+            if self._out_of_time:
+                return result, min(taken, row)
             if found is None:
                 continue
             room -= sys.getsizeof(found.decoded) if self._names("value") else 0
@@ -235,7 +240,8 @@ class _Topic:
                 totals.append(tally)
         if self._skipped:
             rows, skipped = self._rows + self._skipped, self._skipped
-            why = f"{self._rows} rows are checked, of {rows}: their values are large"
+            why = "to decode all takes too long" if self._out_of_time else "their values are large"
+            why = f"{self._rows} rows are checked, of {rows}: {why}"
             tally = Tally(
                 _SKIPPED, success=False, rows=rows, failed=skipped, observed=why, checked=False
             )

@@ -34,8 +34,10 @@ _ENDS_MAX = 5  # of the child by values of one topic, within _BAN_S: then none i
 _ENDS_OF_SCHEMA_MAX = 3  # likewise, by values of one schema
 _ENDED_S = 600.0  # for so long the end of a child is remembered
 _BAN_S = 60.0  # what has ended the child is not decoded for so long; after the next time, _ENDED_S
-_SLOW_S = 0.2  # a value that takes longer is slow
-_SLOW_MAX_S = 20.0  # of slow values of one topic, within _ENDED_S: an audit has many
+# Of values of one topic, their schemas and the registry's answers included, within _ENDED_S: its
+# writers choose how long one takes, and an audit has many. It is room for a million ordinary ones,
+# the default audit.rows_max: these take 140 s in Avro or Protobuf, 350 s in JSON Schema.
+_TOPIC_S = 400.0
 _VALUE_BYTES_MAX = 8 << 20
 _ANSWER_BYTES_MAX = 8 << 20  # more than the child sends
 
@@ -47,6 +49,7 @@ class Decoded(NamedTuple):
     decoded_by: str | None
     not_decoded: str | None
     registry_failed: bool = False  # the reason is the registry's, whatever the value is
+    out_of_time: bool = False  # it was not tried: its topic has taken _TOPIC_S
 
 
 class _End(NamedTuple):
@@ -68,7 +71,7 @@ class RegistryValues:
         # What has ended the child: topic, schema and hash of the body, or None if reading the
         # schema has. Other topics have values of the schema, too.
         self._ended: dict[tuple[str, str, int | None], _End] = {}
-        self._slow: dict[str, tuple[float, float]] = {}  # by topic, until when, and how many s
+        self._taken: dict[str, tuple[float, float]] = {}  # by topic, until when, and how many s
 
     def decoded(
         self, topic: str, headers: Collection[tuple[str, bytes | None]], value: bytes | None
@@ -86,7 +89,15 @@ class RegistryValues:
         if not self._lock.acquire(timeout=ANSWER_S):
             return Decoded(None, None, "other values are being decoded")
         try:
+            began_s = time.monotonic()
+            until_s, taken_s = self._taken.get(topic, (0.0, 0.0))
+            if until_s <= began_s:
+                until_s, taken_s = began_s + _ENDED_S, 0.0
+            if taken_s > _TOPIC_S:
+                why = f"values of {topic} take the decoder too long"
+                return Decoded(None, None, why, out_of_time=True)
             kind, text = self._answer(topic, schema, body)
+            self._taken[topic] = until_s, taken_s + time.monotonic() - began_s
         finally:
             self._lock.release()
         if kind in {"", REGISTRY_FAILED}:
@@ -113,11 +124,7 @@ class RegistryValues:
                 connection.send_bytes(part)
             _received(connection, ANSWER_S)
             ended_by, what = hash(body), f"this value of schema {schema}"
-            began_s = time.monotonic()
             kind, _, text = _received(connection, VALUE_S).partition("\n")
-            if (took_s := time.monotonic() - began_s) > _SLOW_S:
-                until_s, slow_s = self._slow.get(topic, (began_s + _ENDED_S, 0.0))
-                self._slow[topic] = until_s, slow_s + took_s
             return kind, text
         except DuewheelError as error:
             return REGISTRY_FAILED, str(error)
@@ -143,7 +150,6 @@ class RegistryValues:
         """Why a value is not decoded: because of those before it."""
         now_s = time.monotonic()
         self._ended = {n: each for n, each in self._ended.items() if each.forgotten_s > now_s}
-        self._slow = {name: each for name, each in self._slow.items() if each[0] > now_s}
         for known in (None, hash(body)):
             ended = self._ended.get((topic, schema, known))
             if ended is not None and ended.banned_until_s > now_s:
@@ -154,8 +160,6 @@ class RegistryValues:
             return f"values of {topic} have ended the decoder too often"
         if schemas.count(schema) >= _ENDS_OF_SCHEMA_MAX:
             return f"values of {topic} and schema {schema} have ended the decoder too often"
-        if topic in self._slow and self._slow[topic][1] > _SLOW_MAX_S:
-            return f"values of {topic} take the decoder too long"
         return None
 
     def _started(self) -> tuple[Child, Connection]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.config.keys_and_defaults import RegistrySection
 from duewheel.errors import ConfigError
-from duewheel.registry.values import RegistryValues
+from duewheel.registry.values import Decoded, RegistryValues
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
 from duewheel.schemas.request.topic_settings import TopicContract
@@ -482,6 +483,47 @@ def test_values_are_decoded_of_the_rows_that_a_suite_skips(
         results = checked(own, library)
     assert results["value_not_decoded"] == (False, [f"{TOPIC}-0@1"])
     assert results["rows_skipped"] == (False, [])
+
+
+class SlowValues(RegistryValues):
+    """Those of a topic take the decoder too long after some; it forgets that after some more."""
+
+    def __init__(self) -> None:
+        self.topics = Counter[str]()
+
+    def decoded(self, topic: str, headers: object, value: bytes | None) -> Decoded | None:
+        if value == b"{}":
+            return None
+        self.topics[topic] += 1
+        if self.topics[topic] == 3:
+            return Decoded(None, None, "they take too long", out_of_time=True)
+        return Decoded("{}", "AVRO schema 1", None)
+
+
+def test_rows_that_the_decoder_has_no_time_for_are_no_finding_about_values(
+    library: GreatExpectations, suite_file: Callable[..., Path]
+) -> None:
+    """They are counted, and none of that audit is decoded any more."""
+    values = SlowValues()
+    path = suite_file(expectation("column_values_to_be_null", column="value.n"))
+    own = TopicSuites({TOPIC: path}, values, ["others"])
+    audit = validator(library, own)
+    take(audit, *orders(*[framed(1, b"")] * 5))
+    take(audit, *orders(b"{}", framed(1, b""), b"{}"), first=5)
+    take(audit, *orders(framed(1, b"")), topic="others")
+    assert values.topics == {TOPIC: 3, "others": 1}
+    by_topic = own.check(library)
+    (of_suite, of_values) = (
+        next(each for each in by_topic[TOPIC] if each.expectation["type"].endswith(end))
+        for end in ("be_null", "json_parseable")
+    )
+    assert (of_suite.success, of_suite.rows) == (True, 3)
+    assert (of_values.success, of_values.rows) == (True, 2)
+    skipped = by_topic[TOPIC][-1].result()
+    assert (skipped.code, skipped.severity, skipped.success) == ("rows_skipped", "warning", False)
+    assert (skipped.rows, skipped.failed) == (8, 5)
+    assert skipped.observed == "3 rows are checked, of 8: to decode all takes too long"
+    assert all(tally.success for tally in by_topic["others"])
 
 
 def test_fields_of_a_value_that_a_registry_decodes(

@@ -360,17 +360,56 @@ def test_values_of_one_topic_hide_none_of_another(
     assert shown(values, framed(1, avro(ORDER))) == ORDER
 
 
-def test_slow_values_of_one_topic_do_not_go_on_for_ever(
+def test_quick_values_of_one_topic_do_not_take_the_decoder_for_ever(
+    values: RegistryValues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, received = list[str](), in_parent._received  # noqa: SLF001 - two for each value
+
+    def counted(*given: Any) -> str:
+        answers.append(received(*given))
+        return answers[-1]
+
+    def now_s() -> float:
+        return 0.09 * len(answers)
+
+    monkeypatch.setattr(in_parent, "_received", counted)
+    monkeypatch.setattr(in_parent, "time", SimpleNamespace(monotonic=now_s))
+    for _ in range(10_000):
+        found = values.decoded("quick", (), framed(1, avro(ORDER)))
+        assert found is not None
+        if found.decoded is None:
+            break
+    assert found is not None
+    assert found.not_decoded == "values of quick take the decoder too long"
+    assert found.out_of_time
+    assert shown(values, framed(1, avro(ORDER))) == ORDER
+
+
+def test_the_time_of_schemas_counts(
     values: RegistryValues, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_parent, "_SLOW_S", 0.0)
-    monkeypatch.setattr(in_parent, "_SLOW_MAX_S", 0.0)
-    first, second = (values.decoded("slow", (), framed(1, avro(ORDER))) for _ in range(2))
-    assert first is not None
-    assert first.decoded
-    assert second is not None
-    assert second.not_decoded == "values of slow take the decoder too long"
+    """Of which each refers to others, and no value takes any."""
+    other = {"type": "record", "name": "Other", "fields": []}
+    registry.add("other/versions/1", other)
+    for number in range(100, 200):
+        refers = [{"name": "Other", "subject": "other", "version": 1}]
+        registry.add(number, '"string"', references=refers)
+    hours_s = 0.0
+
+    def now_s() -> float:
+        return hours_s + 10 * len(registry.asked)
+
+    monkeypatch.setattr(in_parent, "time", SimpleNamespace(monotonic=now_s))
+    found = [values.decoded("many", (), framed(number, b"\2a")) for number in range(100, 200)]
+    assert [each is not None and each.decoded is not None for each in found].count(True) == 21
+    assert len(registry.asked) == 42
+    assert found[-1] is not None
+    assert found[-1].not_decoded == "values of many take the decoder too long"
     assert shown(values, framed(1, avro(ORDER))) == ORDER
+    hours_s = 3_600
+    found = [values.decoded("many", (), framed(199, b"\2a"))]
+    assert found[0] is not None
+    assert found[0].decoded == '"a"'
 
 
 def test_a_schema_that_decodes_for_ever(
