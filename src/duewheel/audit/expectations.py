@@ -11,11 +11,14 @@ as a checkpoint of the project (data_docs.py has the rest of the project).
 from __future__ import annotations
 
 import logging
+import signal
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -94,17 +97,26 @@ class GreatExpectations:
         return _all_checked(self._validated(filled_in(suite, parameters), self._batch(table)))
 
     def check_each(
-        self, expectations: Sequence[Mapping[str, Any]], table: pa.Table
+        self, expectations: Sequence[Mapping[str, Any]], table: pa.Table, seconds_max: float
     ) -> list[Result | Unchecked]:
         """Checks expectations that anyone has written, one after the other, because some mistakes
-        end the check of the whole suite. The reason is in the place of a result.
+        end the check of the whole suite. The reason is in the place of a result. Together they take
+        `seconds_max` of processor time; each has an equal share of what those before it have left.
+        Main thread only.
         """
         batch, results = self._batch(table), list[Result | Unchecked]()
-        for each in expectations:
+        until_s = time.process_time() + seconds_max
+        for place, each in enumerate(expectations):
+            left_s = until_s - time.process_time()
             try:
-                results += self._validated([each], batch)
+                with _at_most(left_s / (len(expectations) - place)):
+                    (found,) = self._validated([each], batch)
+            except _OutOfTime:
+                why = f"it takes more than its share of {seconds_max:g} s"
+                found = Unchecked.because(each["type"], why)
             except Exception as error:  # noqa: BLE001 - pydantic's, or any of the library
-                results.append(Unchecked.because(each["type"], " ".join(str(error).split())))
+                found = Unchecked.because(each["type"], " ".join(str(error).split()))
+            results.append(found)
         return results
 
     def _batch(self, table: pa.Table) -> Any:
@@ -166,6 +178,28 @@ class GreatExpectations:
             for place, each in enumerate(expectations)
         ]
         return self._gx.ExpectationSuite(name=name, expectations=made)
+
+
+class _OutOfTime(BaseException):
+    """No Exception: the library would take it for one of an expectation, and go on."""
+
+
+def _out_of_time(*_: object) -> NoReturn:
+    raise _OutOfTime
+
+
+@contextmanager
+def _at_most(processor_s: float) -> Iterator[None]:
+    """Raises _OutOfTime after so much processor time of this process. Python's `re`, too, heeds a
+    signal while it matches, after seconds for each MB of a text at the latest.
+    """
+    before = signal.signal(signal.SIGPROF, _out_of_time)
+    signal.setitimer(signal.ITIMER_PROF, max(processor_s, 0.001))  # 0 would be no limit
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _rows(context: Any) -> Any:

@@ -62,6 +62,10 @@ _pc: Any = pyarrow.compute
 # takes some 60 bytes: this is room for four columns of a million rows, the default audit.rows_max.
 COLUMNS_BYTES_MAX = 256 << 20
 
+# Of processor time, to check the suite of a topic: a pattern may take any time for a long text. An
+# expectation usually takes 2 s for a million rows; dateutil_parseable 15 s.
+CHECK_S = 400.0
+
 _COLUMN = re.compile(r"\b(?:key\b|value\b(?:\.[\w-]+)*|header(?:\.[\w-]+)+)")
 _EXISTS, _IS_NULL = "expect_column_to_exist", "expect_column_values_to_be_null"
 
@@ -225,7 +229,8 @@ class _Topic:
         columns.setdefault("key", pa.nulls(self._rows))  # a table of no columns would have no rows
         expectations = self._suite["expectations"]
         totals = list(map(Tally, expectations))
-        results = library.check_each(expectations, pa.table(columns)) if totals else []
+        table = pa.table(columns)
+        results = library.check_each(expectations, table, CHECK_S) if totals else []
         for tally, each in zip(totals, results, strict=True):
             if isinstance(each, Unchecked):
                 # Of any severity: a misspelt one would hide the failure.
