@@ -32,6 +32,9 @@ Require = Callable[[object, str], None]
 
 CLIENTS = Path(__file__).resolve().parents[2] / "docs" / "clients"
 BUILD_S = 240
+# Values of RETRY_ATTEMPT that count as none.
+NO_ATTEMPTS = (b"", None, b"x", b"0", b"-1", b"-Infinity", b"-1e300", b"1.5", b"1" * 20, b"1\n")
+ROOM = 1_048_450  # bytes of a header that a topic takes, and not with those of a retry
 
 
 @pytest.fixture
@@ -154,6 +157,41 @@ def test_a_message_that_fails_comes_again_and_then_is_a_dead_letter(
     (letter,) = read_topic(shard.servers, failed)
     assert (letter.key, letter.value) == (b"key", b"oops")
     assert dict(letter.headers) == {**headers[-1], "RETRY_ERROR_TEXT": b"no order"}
+
+
+@pytest.mark.usefixtures("an_empty_group")
+def test_no_record_of_a_stranger_stops_the_consumer(
+    programs: list[list[str]], shard: SparklessShard, tmp_path: Path
+) -> None:
+    failed = f"{shard.target}.failed"
+    with shard.admin() as admin:
+        admin.create_topic(failed, 1)
+    for attempt in NO_ATTEMPTS:
+        shard.send(shard.target, 0, (b"key", b"oops", [("RETRY_ATTEMPT", attempt)]))
+    shard.send(shard.target, 0, (b"key", b"oops", [("RETRY_ATTEMPT", b"999999")]))
+    shard.send(shard.target, 0, (None, None, []))
+    shard.send(shard.target, 0, (b"key", b"oops", [("own", b"x" * ROOM)]))
+    shard.send(shard.target, 0, (b"key", b"order", [("own", None)]))
+    *_, huge, _ = read_topic(shard.servers, shard.target)
+    letters = len(NO_ATTEMPTS) + 2
+    with Running(programs[1], shard, tmp_path, shard.target, failed) as running:
+        until(
+            shard,
+            lambda: running.has_ended() or len(read_topic(shard.servers, failed)) == letters,
+            BUILD_S,
+        )
+        assert not running.has_ended()
+        output = running.output()
+    assert output.count("given up: oops, attempt 4") == len(NO_ATTEMPTS)
+    assert "given up: oops, attempt 999999" in output
+    assert "done: order, attempt 1" in output
+    (pointer,) = (r for r in read_topic(shard.servers, failed) if r.value != b"oops")
+    assert (pointer.key, pointer.value) == (None, None)
+    assert dict(pointer.headers) == {
+        "RETRY_FIRST": f"{shard.target}-0@{huge.offset}".encode(),
+        "RETRY_REASON": b"too_large",
+        "RETRY_ERROR_TEXT": b"no order",
+    }
 
 
 class Running:

@@ -8,12 +8,14 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ExecutionException;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -40,11 +42,12 @@ public class Retry {
                     try {
                         handle(record.value());
                         System.out.printf("done: %s, attempt %d%n", record.value(), attempt);
-                    } catch (IllegalArgumentException error) {
+                    } catch (RuntimeException error) {
+                        var pointer = pointer(record, failed, error);
                         if (attempt < ATTEMPTS) {
-                            producer.send(later(record, timers, attempt)).get();
+                            send(producer, later(record, timers, attempt), pointer);
                         } else {
-                            producer.send(deadLetter(record, failed, error)).get();
+                            send(producer, deadLetter(record, failed, error), pointer);
                             System.out.printf("given up: %s, attempt %d%n", record.value(), attempt);
                         }
                     }
@@ -58,8 +61,24 @@ public class Retry {
     }
 
     static void handle(String value) {
-        if (value.equals("oops")) {
+        if ("oops".equals(value)) { // a value may be null
             throw new IllegalArgumentException("no order");
+        }
+    }
+
+    /** Returns once the record is acknowledged; of one that is too large, the pointer to it. */
+    static void send(
+            KafkaProducer<String, String> producer,
+            ProducerRecord<String, String> record,
+            ProducerRecord<String, String> pointer)
+            throws ExecutionException, InterruptedException {
+        try {
+            producer.send(record).get();
+        } catch (ExecutionException error) {
+            if (!(error.getCause() instanceof RecordTooLargeException)) {
+                throw error; // not committed: the message comes again
+            }
+            producer.send(pointer).get(); // it would be too large each time that it comes again
         }
     }
 
@@ -69,7 +88,7 @@ public class Retry {
         var headers = record.headers();
         headers.remove("UNIQ_KEY"); // the delivered timer's; others the service drops
         headers.remove("RETRY_ATTEMPT");
-        headers.add("REAL_TOPIC", record.topic().getBytes(UTF_8));
+        headers.add("REAL_TOPIC", bytes(record.topic()));
         headers.add("TIMER_DELAY_MS", bytes(1000 << (attempt - 1)));
         headers.add("RETRY_ATTEMPT", bytes(attempt + 1));
         return new ProducerRecord<>(timers, null, record.key(), record.value(), headers);
@@ -79,16 +98,30 @@ public class Retry {
     static ProducerRecord<String, String> deadLetter(
             ConsumerRecord<String, String> record, String failed, Exception error) {
         var headers = record.headers();
-        headers.add("RETRY_ERROR_TEXT", String.valueOf(error.getMessage()).getBytes(UTF_8));
+        headers.add("RETRY_ERROR_TEXT", bytes(error.getMessage()));
         return new ProducerRecord<>(failed, null, record.key(), record.value(), headers);
     }
 
-    static int attemptOf(ConsumerRecord<String, String> record) {
-        var header = record.headers().lastHeader("RETRY_ATTEMPT");
-        return header == null ? 1 : Integer.parseInt(new String(header.value(), UTF_8));
+    /** A dead letter without content: where the message is, and why it failed. */
+    static ProducerRecord<String, String> pointer(
+            ConsumerRecord<String, String> record, String failed, Exception error) {
+        var place = record.topic() + "-" + record.partition() + "@" + record.offset();
+        var pointer = new ProducerRecord<String, String>(failed, null);
+        pointer.headers().add("RETRY_FIRST", bytes(place));
+        pointer.headers().add("RETRY_REASON", bytes("too_large"));
+        pointer.headers().add("RETRY_ERROR_TEXT", bytes("%.200s".formatted(error.getMessage())));
+        return pointer;
     }
 
-    static byte[] bytes(int number) {
-        return Integer.toString(number).getBytes(UTF_8);
+    /** 1 for what is no number: any producer may write the header. */
+    static int attemptOf(ConsumerRecord<String, String> record) {
+        var header = record.headers().lastHeader("RETRY_ATTEMPT");
+        boolean isNull = header == null || header.value() == null;
+        var text = isNull ? "" : new String(header.value(), UTF_8);
+        return text.matches("[1-9][0-9]{0,5}") ? Integer.parseInt(text) : 1;
+    }
+
+    static byte[] bytes(Object value) {
+        return String.valueOf(value).getBytes(UTF_8);
     }
 }

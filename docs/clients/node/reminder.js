@@ -15,6 +15,8 @@ async function main() {
   const replies = kafka.consumer({ groupId: `reminder-${randomUUID()}` });
   await producer.connect();
   await replies.connect();
+  const admin = kafka.admin();
+  await admin.connect();
   try {
     await producer.send({
       topic: timers,
@@ -36,27 +38,29 @@ async function main() {
         },
       ],
     });
+    const ends = await admin.fetchTopicOffsets(replyTopic); // the reply comes after them
     // With the timer's key, so in its partition, where ids count.
     const cancel = { key: "order-42", value: null, headers: { TIMER_DEL_UNIQKEY: "reminder-42" } };
     const [sent] = await producer.send({ topic: timers, acks: -1, messages: [cancel] });
     const source = `${timers}-${sent.partition}@${sent.baseOffset}`;
-    console.log(await replyTo(source, replies, replyTopic, 60000));
+    console.log(await replyTo(source, replies, replyTopic, ends, 60000));
   } finally {
     await producer.disconnect();
     await replies.disconnect();
+    await admin.disconnect();
   }
 }
 
-// Waits for the reply to the cancel at `source`. The whole topic is read, which `retention.ms` keeps
-// short: a new group has no offset at which a reply could not lie before it.
-async function replyTo(source, replies, topic, atMostMs) {
-  await replies.subscribe({ topic, fromBeginning: true });
+// Waits for the reply to the cancel at `source`, which is behind these ends of the reply topic.
+async function replyTo(source, replies, topic, ends, atMostMs) {
+  await replies.subscribe({ topic });
   return new Promise((resolve, reject) => {
     setTimeout(() => reject(new Error(`no reply to ${source}`)), atMostMs).unref();
     const eachMessage = async ({ message: { headers } }) => {
       if (String(headers.TIMER_SOURCE) === source) resolve(String(headers.TIMER_ANSWER));
     };
     replies.run({ eachMessage }).catch(reject);
+    for (const { partition, offset } of ends) replies.seek({ topic, partition, offset });
   });
 }
 

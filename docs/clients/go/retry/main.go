@@ -10,12 +10,16 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"regexp"
 	"strconv"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 const attempts = 4
+
+var number = regexp.MustCompile(`^[1-9][0-9]{0,5}$`)
 
 func main() {
 	servers, timers, topic, failed := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
@@ -39,9 +43,9 @@ func main() {
 			if failure := handle(record); failure == nil {
 				fmt.Printf("done: %s, attempt %d\n", record.Value, attempt)
 			} else if attempt < attempts {
-				mustSend(ctx, client, later(record, timers, attempt))
+				mustSend(ctx, client, later(record, timers, attempt), pointer(record, failed, failure))
 			} else {
-				mustSend(ctx, client, deadLetter(record, failed, failure))
+				mustSend(ctx, client, deadLetter(record, failed, failure), pointer(record, failed, failure))
 				fmt.Printf("given up: %s, attempt %d\n", record.Value, attempt)
 			}
 			// After the retry, or dead letter, is acknowledged. A kill between both makes two, and loses
@@ -60,9 +64,13 @@ func handle(record *kgo.Record) error {
 	return nil
 }
 
-// mustSend returns once the record is acknowledged.
-func mustSend(ctx context.Context, client *kgo.Client, record *kgo.Record) {
-	if err := client.ProduceSync(ctx, record).FirstErr(); err != nil {
+// mustSend returns once the record is acknowledged; of one that is too large, the pointer to it.
+func mustSend(ctx context.Context, client *kgo.Client, record, pointer *kgo.Record) {
+	err := client.ProduceSync(ctx, record).FirstErr()
+	if errors.Is(err, kerr.MessageTooLarge) { // it would be so each time that it comes again
+		err = client.ProduceSync(ctx, pointer).FirstErr()
+	}
+	if err != nil {
 		log.Fatal(err) // not committed: the message comes again
 	}
 }
@@ -90,12 +98,22 @@ func deadLetter(record *kgo.Record, failed string, failure error) *kgo.Record {
 	return &kgo.Record{Topic: failed, Key: record.Key, Value: record.Value, Headers: headers}
 }
 
+// pointer is a dead letter without content: where the message is, and why it failed.
+func pointer(record *kgo.Record, failed string, failure error) *kgo.Record {
+	place := fmt.Sprintf("%s-%d@%d", record.Topic, record.Partition, record.Offset)
+	return &kgo.Record{Topic: failed, Headers: []kgo.RecordHeader{
+		{Key: "RETRY_FIRST", Value: []byte(place)},
+		{Key: "RETRY_REASON", Value: []byte("too_large")},
+		{Key: "RETRY_ERROR_TEXT", Value: []byte(fmt.Sprintf("%.200s", failure))},
+	}}
+}
+
+// attemptOf is 1 for what is no number: any producer may write the header.
 func attemptOf(record *kgo.Record) int {
 	for _, header := range record.Headers {
-		if header.Key == "RETRY_ATTEMPT" {
-			if attempt, err := strconv.Atoi(string(header.Value)); err == nil {
-				return attempt
-			}
+		if header.Key == "RETRY_ATTEMPT" && number.Match(header.Value) {
+			attempt, _ := strconv.Atoi(string(header.Value))
+			return attempt
 		}
 	}
 	return 1
