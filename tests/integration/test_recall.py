@@ -375,11 +375,11 @@ def test_an_answer_may_come_before_the_acknowledgement(
         answerer.answer(f"t-0@{number}", word, partition=0)
 
     answer(1)  # before anything was expected: never read
-    older, open_, reads = (reader.expect() for _ in range(3))
+    older, open_, reads = (reader.expect("t") for _ in range(3))
     answer(1, "cancelled")
     answer(100)
     assert reader.written(reads, "t-0@100").result(WITHIN_S) is Answer.UNKNOWN
-    newer, newest, last = (reader.expect() for _ in range(3))
+    newer, newest, last = (reader.expect("t") for _ in range(3))
     for number in range(2, 42):
         answer(number)
     time.sleep(0.5)  # in which all of them could be read
@@ -391,14 +391,28 @@ def test_an_answer_may_come_before_the_acknowledgement(
     assert not reader.written(newest, "t-0@1").done()
     assert reader.written(newer, "t-0@2").result(0) is Answer.UNKNOWN
     assert waited.result(WITHIN_S) is Answer.UNKNOWN
-    assert not reader.written(reader.expect(), "t-0@3").done(), "forgotten with the last request"
+    assert not reader.written(reader.expect("t"), "t-0@3").done(), "forgotten with the last request"
     del waited
     gc.collect()
     time.sleep(1)  # ten polls, and nobody asks any more: nothing is read
     answer(77)
-    asked = reader.expect()
+    asked = reader.expect("t")
     answer(77, "cancelled")
     assert reader.written(asked, "t-0@77").result(WITHIN_S) is Answer.CANCELLED
+    reader.close()
+
+
+def test_answers_to_others_do_not_stop_the_reader(topics: RecallTopics, answerer: Answerer) -> None:
+    """Though a request is open that Kafka does not acknowledge."""
+    client = KafkaClients({"bootstrap_servers": topics.servers})
+    reader = AnswerReader(client, topics.replies, early_max=20, fetch_bytes=1)
+    stuck, written = reader.expect("t-1"), reader.expect("t")
+    for number in range(40):
+        answerer.answer(f"t-2-0@{number}", "unknown", partition=0)
+    answerer.answer("t-1-0@7", "unknown", partition=0)
+    answerer.answer("t-0@5", "cancelled", partition=0)
+    assert reader.written(written, "t-0@5").result(WITHIN_S) is Answer.CANCELLED
+    assert reader.written(stuck, "t-1-0@7").result(0) is Answer.UNKNOWN
     reader.close()
 
 

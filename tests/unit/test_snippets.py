@@ -379,10 +379,10 @@ class QuickAnswers:
     def __init__(self, settings: object, reply_topic: str) -> None:
         pass
 
-    def expect(self) -> int:
+    def expect(self, timer_topic: str) -> int:
         return 0
 
-    def expect_soon(self) -> tuple[int, None]:
+    def expect_soon(self, timer_topic: str) -> tuple[int, None]:
         return 0, None
 
     def failed(self, request: int) -> None:

@@ -68,7 +68,8 @@ def _requested(
     async def call(self: AsyncDelayProducer, /, *args: P.args, **kwargs: P.kwargs) -> T:
         answers = self._opened().answers if kwargs.get("reply", True) else None
         timer = args[0] if args else kwargs.get("timer")
-        async with self._turn(timer), _expecting(answers):
+        timer_topic = str(kwargs.get("timer_topic") or self.timer_topic)
+        async with self._turn(timer), _expecting(answers, timer_topic):
             producer = self._opened()  # it may have been closed meanwhile
             sent = await self._hand_over(lambda: method(producer, *args, **kwargs))
         return await asyncio.wrap_future(sent)
@@ -77,7 +78,7 @@ def _requested(
 
 
 @asynccontextmanager
-async def _expecting(answers: AnswerReader | None) -> AsyncIterator[None]:
+async def _expecting(answers: AnswerReader | None, timer_topic: str) -> AsyncIterator[None]:
     """Has the replies read meanwhile, so that the call itself does not wait for their reader.
 
     Raises:
@@ -86,7 +87,7 @@ async def _expecting(answers: AnswerReader | None) -> AsyncIterator[None]:
     if answers is None:
         yield
         return
-    number, joined = answers.expect_soon()
+    number, joined = answers.expect_soon(timer_topic)
     try:
         if joined is not None:
             await asyncio.wrap_future(joined)

@@ -258,7 +258,7 @@ class DelayProducer:
             *request_headers.only(handle),
         ]
         return self._ask(
-            f"cancel of {timer_id!r}",
+            *(f"cancel of {timer_id!r}", topic),
             lambda: self._producer.send(topic, RawBytes(), key, request, number),
             lambda at, answer: Cancel(timer_id, at.topic, at.partition, at.offset, answer),
             reply=reply,
@@ -327,7 +327,7 @@ class DelayProducer:
             *request_headers.only(handle),
         ]
         return self._ask(
-            f"reschedule of {timer_id!r}",
+            *(f"reschedule of {timer_id!r}", timer_topic),
             lambda: self._send(timer_topic, value, key, request, number),
             lambda at, answer: Rescheduled(*self._timer(timer_id, when, at), answer),
             reply=reply,
@@ -540,6 +540,7 @@ class DelayProducer:
     def _ask(
         self,
         what: str,
+        timer_topic: str,
         write: Callable[[], FutureRecordMetadata],
         made: Callable[[Any, Future[Answer] | None], T],
         *,
@@ -549,7 +550,7 @@ class DelayProducer:
         answers = self.answers if reply else None
         if answers is None:
             return future_of(what, write(), lambda at: made(at, None))
-        request = answers.expect()
+        request = answers.expect(timer_topic)
         try:
             sent = write()
         except BaseException:

@@ -10,7 +10,8 @@ It reads only while requests are open. Memory is bounded:
 
 - A request waits for its answer only while the caller holds its future.
 - An answer may come before the acknowledgement of its request. Unclaimed answers are kept while a
-  request is open that was expected before they came. Reading pauses at _EARLY_MAX of them.
+  request is open that was expected before they came. Reading pauses at _EARLY_MAX of them. Answers
+  for timer topics to which no request is open are others', and not kept.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class AnswerReader:
     """See the module's head. Thread-safe.
 
     Example:
-        request = reader.expect()
+        request = reader.expect("orders")
         …                                   # write the cancel; its record is "orders-0@17"
         reader.written(request, "orders-0@17").result(timeout=10)
     """
@@ -73,15 +74,15 @@ class AnswerReader:
         self._joining: list[Future[None]] = []  # requests that wait for that
         self._numbers = count()
         # In the order of their numbers. A dict reaches its first one past all that were removed.
-        self._unwritten = OrderedDict[int, None]()
+        self._unwritten = OrderedDict[int, str]()  # with their timer topics
         self._early: OrderedDict[str, tuple[int, Answer]] = (
             OrderedDict()
         )  # with the newest request then
         self._failure = DuewheelError("not reading")  # for requests that a failure has closed
         self._waiting: WeakValueDictionary[str, Future[Answer]] = WeakValueDictionary()
 
-    def expect(self) -> int:
-        """Be ready for the answer to a request that is about to be written.
+    def expect(self, timer_topic: str) -> int:
+        """Be ready for the answer to a request that is about to be written to a timer topic.
 
         Blocks while the reader connects, or finds the end of the topic; that is the first time, and
         whenever no request was open.
@@ -93,7 +94,7 @@ class AnswerReader:
             KafkaUnavailable: the end of the topic was not found in time.
             ConfigError: there is no such topic, or no right to read it.
         """
-        number, joined = self.expect_soon()
+        number, joined = self.expect_soon(timer_topic)
         try:
             if joined is not None:
                 joined.result()
@@ -102,12 +103,12 @@ class AnswerReader:
             raise
         return number
 
-    def expect_soon(self) -> tuple[int, Future[None] | None]:
+    def expect_soon(self, timer_topic: str) -> tuple[int, Future[None] | None]:
         """As `expect`, without blocking: also returns a future that is done, or fails, once the
         request may be written; None if it may be now. The number is valid from now on.
         """
         with self._changed:
-            number = self._numbered()
+            number = self._numbered(timer_topic)
             if self._reading:
                 return number, None
             joined: Future[None] = Future()
@@ -152,12 +153,12 @@ class AnswerReader:
 
     # ---- under the lock ------------------------------------------------------------------------
 
-    def _numbered(self) -> int:
+    def _numbered(self, timer_topic: str) -> int:
         """Opens a request."""
         if self._closed:
             raise DuewheelError("the producer is closed")
         number = next(self._numbers)
-        self._unwritten[number] = None
+        self._unwritten[number] = timer_topic
         return number
 
     def _forget(self, number: int) -> None:
@@ -213,12 +214,12 @@ class AnswerReader:
     def _take(self, records: Iterable[Record]) -> None:
         answers = list(answers_in(records))
         with self._changed:
-            newest = next(reversed(self._unwritten), None)
+            newest, topics = next(reversed(self._unwritten), 0), set(self._unwritten.values())
             for source, word in answers:
                 waiting = self._waiting.pop(source, None)
                 if waiting is not None:
                     waiting.set_result(word)
-                elif newest is not None:
+                elif source.rpartition("-")[0] in topics:  # before the partition
                     self._early.setdefault(source, (newest, word))
 
     def _explained(self, error: Exception) -> DuewheelError:
