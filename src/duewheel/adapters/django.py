@@ -48,6 +48,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class UnknownCall(LookupError):
+    """The record is no call, or no function of its name is decorated in this process."""
+
+
 class DeferredCalls:
     """The functions that are called later through one target topic; see the module's head."""
 
@@ -114,13 +118,12 @@ class DeferredCalls:
             record: of the target topic, as a consumer without deserializers returns it.
 
         Raises:
-            LookupError: the record is no call, or no function of this name is decorated in this
-                process. Nothing was called.
+            UnknownCall: nothing was called.
             Exception: the function's own; its transaction is rolled back.
         """
         name, args, kwargs = _call_in(record)
         if name not in self._functions:
-            raise LookupError(f"{name} is no deferred function of this process")
+            raise UnknownCall(f"{name} is no deferred function of this process")
         close_old_connections()
         with transaction.atomic(using=self._using):
             self._functions[name](*args, **kwargs)
@@ -130,7 +133,7 @@ def _call_in(record: Any) -> tuple[str, list[Any], dict[str, Any]]:
     """Reads the call of a record; another writer of the topic can write anything.
 
     Raises:
-        LookupError: it has none.
+        UnknownCall: it has none.
     """
     try:
         call = json.loads(record.value or b"")
@@ -139,7 +142,7 @@ def _call_in(record: Any) -> tuple[str, list[Any], dict[str, Any]]:
     match call:
         case {"function": str(name), "args": list(args), "kwargs": dict(kwargs)}:
             return name, args, kwargs
-    raise LookupError("the record is no deferred call")
+    raise UnknownCall("the record is no deferred call")
 
 
 class DeferredFunction(Generic[P, T]):

@@ -19,7 +19,7 @@ if not settings.configured:
     settings.configure(DATABASES={"default": memory}, USE_TZ=True)
     django.setup()
 
-from duewheel.adapters.django import DeferredCalls
+from duewheel.adapters.django import DeferredCalls, UnknownCall
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.testing.service import LocalService
 from duewheel.testing.service_start import START
@@ -174,7 +174,7 @@ def test_two_functions_of_one_name_are_refused(shop: DjangoShop) -> None:
 
 def test_no_other_function_can_be_named(shop: DjangoShop) -> None:
     call = {"function": "os.system", "args": ["true"], "kwargs": {}}
-    with pytest.raises(LookupError, match=r"os\.system is no deferred function"):
+    with pytest.raises(UnknownCall, match=r"os\.system is no deferred function"):
         shop.deferred.handle(SimpleNamespace(value=json.dumps(call).encode()))
 
 
@@ -190,5 +190,5 @@ def test_no_other_function_can_be_named(shop: DjangoShop) -> None:
 def test_what_is_no_call_is_told_from_a_function_that_fails(
     shop: DjangoShop, value: bytes | None
 ) -> None:
-    with pytest.raises(LookupError, match="no deferred call"):
+    with pytest.raises(UnknownCall, match="no deferred call"):
         shop.deferred.handle(SimpleNamespace(value=value))
