@@ -384,14 +384,14 @@ def test_what_a_producer_wrote_is_text(page: Browser, tmp_path: Path) -> None:
     world = LocalWorld(settings.storage.data_dir, settings.wheel, starts={P0: 0})
     hostile = "<img src=x onerror=alert(1)><script>alert(2)</script>"
     # No calendar has this due time.
-    world.append(TimerRow(0, 1, -(10**16), timer_id=hostile.encode()))
+    world.append(TimerRow(0, 1, -(10**16), timer_id=f"{hostile}\u202e".encode()))
     world.stop()
     with listening(app_of(settings)) as address:
         open_page(page, address)
         page.wait_text("#view-pending .list", hostile)
         page.wait_text("#view-pending .list", f"{-(10**16)} ms")
         page.driver.find_element("css selector", FIRST_TIMER).click()
-        page.wait_text("dialog", hostile)
+        page.wait_text("dialog", f"{hostile}\\u202e")
         assert page.run("return document.querySelectorAll('img, main script').length") == 0
         page.driver.get(f"{address}#pending?id=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
         page.wait_text("#view-pending .list", "No pending timer matches")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from tests.harness.served import (
 )
 
 from duewheel.api.limits import BUCKETS_MAX
+from duewheel.cli.output import printable
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
@@ -63,6 +68,36 @@ def test_the_markup_has_no_code() -> None:
 def test_nothing_is_parsed_as_markup_or_code(name: str) -> None:
     dangerous = r"(inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc"
     assert re.findall(dangerous, SCRIPTS[name]) == []
+
+
+# Prints what is appended to elements: in a document's place there is only that.
+SHOWN = """
+import { code } from "./cells.js";
+import { el } from "./dom.js";
+const classList = { add() {} };
+globalThis.document = {
+  createElement: (name) => ({ name, classList, append: (...texts) => console.log(name, ...texts) }),
+};
+const text = JSON.parse(process.argv[2]);
+code(text);
+el("pre", text);
+"""
+
+
+def test_controls_of_a_producer_are_shown_as_by_the_commands(
+    require: Callable[[object, str], None], tmp_path: Path
+) -> None:
+    """An id may turn the direction of what follows it, or have what is not seen at all."""
+    node = shutil.which("node")
+    require(node, "Node is not installed")
+    for name, text in {**SCRIPTS, "shown.js": SHOWN, "package.json": '{"type": "module"}'}.items():
+        (tmp_path / name).write_text(text)
+    hostile = "8\u202e\u2066\u200f \u00a0\x1b[2J\x7f\r\u2028\U000e0041é\u05d0\U0001f44d\\"
+    command = [str(node), "shown.js", json.dumps(f"{hostile}\n\tb")]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    first, rest = shown.split("\n", 1)
+    assert first == f"bdi {printable(hostile)}\\n\\tb"
+    assert rest == f"pre {printable(hostile)}\n\tb\n"
 
 
 @pytest.mark.parametrize("name", FILES)

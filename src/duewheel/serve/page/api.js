@@ -5,6 +5,8 @@
 // only reads, asks for it: where changes are off, or a proxy has logged people in, the page asks for
 // none.
 
+import { printable } from "./format.js";
+
 const READ_MS = 15_000;
 const CHANGE_MS = 60_000; // a change waits for Kafka, then for its reply
 
@@ -19,7 +21,7 @@ export class Problem extends Error {
    * @param {object} body problem details; `code` is for programs, `detail` for people
    */
   constructor(status, body) {
-    super(body.detail ?? body.title ?? `status ${status}`);
+    super(printable(body.detail ?? body.title ?? `status ${status}`));
     this.status = status;
     this.code = body.code ?? "unknown";
     this.body = body;

@@ -7,8 +7,8 @@ export const muted = (text) => el("span.muted", text);
 export const tag = (text, kind = "", title = null) =>
   el("span", { class: `tag ${kind}`, title }, text);
 
-/** Text that a producer wrote, or a name of Kafka's. */
-export const code = (text) => (text === "" ? muted("empty") : el("span.code", text));
+/** Text that a producer wrote, or a name of Kafka's. In <bdi> its direction is its own alone. */
+export const code = (text) => (text === "" ? muted("empty") : el("bdi.code", text));
 
 /** The key of a timer or dead letter. */
 export function keyOf({ key, key_base64: encoded = null, key_bytes: size = null }) {

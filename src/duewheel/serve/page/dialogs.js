@@ -2,6 +2,7 @@
 // focus inside, closes with Escape, and gives the focus back.
 
 import { button, el, field, input, note } from "./dom.js";
+import { printable } from "./format.js";
 
 let dialogs = 0;
 
@@ -100,7 +101,7 @@ export async function carryOut(result, question, call) {
     return false;
   }
   try {
-    result.textContent = await call();
+    result.textContent = printable(await call());
   } catch (error) {
     const { status, message } = error; // 504: the message says how much may be written
     result.textContent = `${status === 504 ? "" : "Nothing is known to have changed: "}${message}.`;

@@ -1,5 +1,7 @@
-// Builds elements. Nothing is parsed as markup: ids, keys and messages are only ever text, and the
-// policy of the page (Trusted Types) refuses everything else.
+// Builds elements. Nothing is parsed as markup: ids, keys and messages are only ever text, without
+// controls, and the policy of the page (Trusted Types) refuses everything else.
+
+import { printable } from "./format.js";
 
 /**
  * Makes an element: el("p.note.bad", { id: "x" }, "text", another).
@@ -15,7 +17,9 @@ export function el(kind, ...children) {
   if (children[0]?.constructor === Object) {
     Object.entries(children.shift()).forEach(([key, value]) => set(element, key, value));
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  const kept = name === "pre" ? " \n\t" : " ";
+  const shown = children.flat().filter((child) => child !== null && child !== undefined);
+  element.append(...shown.map((each) => (typeof each === "string" ? printable(each, kept) : each)));
   return element;
 }
 

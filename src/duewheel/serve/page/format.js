@@ -1,4 +1,4 @@
-// Numbers, instants and durations as text. Instants are in the zone of the browser, and all of them
+// Numbers, instants and durations as text, and the text of producers. Instants are in the zone of the browser, and all of them
 // in one format, which inputs take, too; they are compared with the clock of the shard.
 
 export const SECOND = 1000;
@@ -72,6 +72,20 @@ export function relative(ms) {
   }
   return away > 0 ? `in ${duration(away)}` : `${duration(-away)} ago`;
 }
+
+const SHORT = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+
+function escaped(character) {
+  const hex = character.codePointAt(0).toString(16);
+  const [kind, digits] = hex.length > 4 ? ["U", 8] : hex.length > 2 ? ["u", 4] : ["x", 2];
+  return SHORT[character] ?? `\\${kind}${hex.padStart(digits, "0")}`;
+}
+
+/** A text whose controls are escaped, as by the commands: an id may have one that changes the direction
+ * of the text after it, or that cannot be seen. Those in `kept` stay.
+ */
+export const printable = (text, kept = " ") =>
+  text.replace(/[\p{C}\p{Z}]/gu, (each) => (kept.includes(each) ? each : escaped(each)));
 
 // ---- instants: 2026-11-24 07:26:09.123 ----------------------------------------------------------
 

@@ -119,14 +119,17 @@ async function act({ dialog, timer, changed, result, state, actions }, pressed, 
   changed();
 }
 
-const named = ({ topic, id, due_ms: due, paused }) =>
-  `The message for ${topic}, id ${id}, ${paused ? "paused" : `due ${instant(due)} (${relative(due)})`}`;
+/** A paragraph that begins with the timer. */
+function named({ topic, id, due_ms: due, paused }, rest) {
+  const when = paused ? "paused" : `due ${instant(due)} (${relative(due)})`;
+  return el("p", `The message for ${topic}, id `, code(id), `, ${when}, ${rest}`);
+}
 
 const cancelled = (timer) => ({
   question: {
     title: "Cancel this timer?",
     says: [
-      `${named(timer)}, will not be delivered, and this cannot be undone.`,
+      named(timer, "will not be delivered, and this cannot be undone."),
       "A cancel is written to the timer topic. If the timer leaves before ingest has taken it, the message is delivered: the reply says which.",
     ],
     action: "Cancel the timer",
@@ -159,7 +162,10 @@ const fired = (timer) => ({
   question: {
     title: "Fire this timer now?",
     says: [
-      `${named(timer)}, is delivered to ${timer.topic} at once, usually within a second, and not again at its due time.`,
+      named(
+        timer,
+        `is delivered to ${timer.topic} at once, usually within a second, and not again at its due time.`,
+      ),
       "A delivery cannot be undone. A new timer replaces this one, with the same message; should this one leave meanwhile, the message is delivered twice, and the reply says so.",
     ],
     action: "Fire now",
@@ -211,7 +217,7 @@ function postponed(timer) {
     question: {
       title: "Postpone this timer?",
       says: [
-        `${named(timer)}, gets another due time: a new timer with the same message replaces it.`,
+        named(timer, "gets another due time: a new timer with the same message replaces it."),
         "Should this one leave meanwhile, the message is delivered twice, and the reply says so.",
       ],
       fields,

@@ -152,7 +152,10 @@ async function cancelled(filter, matched) {
 
 function questionOf({ matched, recurring, sample, shard, shards, recovering }, mayRoll) {
   const shown = sample.slice(0, 5);
-  const lines = shown.map((timer) => `${dueOf(timer, instant)}: ${timer.topic}, id ${timer.id}`);
+  const lines = shown.map((timer) => [
+    `${dueOf(timer, instant)}: ${timer.topic}, id `,
+    code(timer.id),
+  ]);
   if (matched > shown.length) {
     const span = Math.max(0, shown.at(-1).leaves_ms - shown[0].leaves_ms);
     lines.push(`and ${count(matched - shown.length)} more, over ${duration(span)} and longer`);
