@@ -13,7 +13,6 @@ Invariant: only the engine's marks decide which rows are new.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -32,6 +31,7 @@ from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.wheel.append.engine import Appended
+from duewheel.wheel.inspect.counts_by_topic import Reasons, reasons_of, with_reasons, with_rows
 
 WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot take all of a batch
 REMIND_MS = 60_000
@@ -72,15 +72,17 @@ class TakerStatistics:
 
     batches: int = 0  # finished ones, empty ones included
     rows: int = 0  # timers that the engine took, rejected ones included
-    rejected: Mapping[str, int] = field(default_factory=dict)  # how many of them, by reason
-    forged: int = 0  # how many had headers of copies that duewheel did not write
+    rejected: Reasons = field(default_factory=dict)  # how many of them, by timer topic and reason
+    # How many had headers of copies that duewheel did not write, by timer topic
+    forged: Mapping[str, int] = field(default_factory=dict)
     # How many timers were dropped because an earlier one of their id was pending
     rows_kept_out: int = 0
     rows_replayed: int = 0  # rows that were dropped because the engine had them
     rows_paused: int = 0  # rows that wait because ingest is paused
     rows_without_room: int = 0  # rows that wait because the disk would be too full with them
     rows_ahead: int = 0  # rows that wait because a standby must not be ahead of its owner
-    rows_lost: int = 0  # rows that were deleted before they were read, as GapWatch counts them
+    # Rows that were deleted before they were read, by timer topic, as GapWatch counts them
+    rows_lost: Mapping[str, int] = field(default_factory=dict)
     newest_ms: int = 0  # greatest timestamp of a row taken, 0 before the first
 
 
@@ -105,6 +107,8 @@ class BatchTaker:
         self._guard = guard
         self._stopping = threading.Event()
         self._far_hours_reminder = Interval(clock, REMIND_MS)
+        self._unread_reminder = Interval(clock, REMIND_MS)
+        self._unread: Mapping[str, int] = {}  # by topic, batches not logged yet
         self._reached: dict[TopicPartition, int] = {}  # ends of the batches taken so far
         self._statistics = TakerStatistics()
 
@@ -284,27 +288,44 @@ class BatchTaker:
 
     def _count(self, taken: TimerBatch) -> None:
         """Counts rows that the engine has. At once: the rest of their batch may never be taken."""
-        done, rejected = self._statistics, Counter(taken.rejections())
-        if unread := rejected[UNREADABLE_CODE]:
-            row = int(np.argmax(taken.code == taken.codes.index(UNREADABLE_CODE)))
-            name = partition_name(taken.partitions[taken.partition[row]])
-            _log.warning(
-                "record batches that cannot be read: dead letters",
-                batches=unread,
-                first=f"{name}@{taken.offset[row]}",
-            )
+        done, rows = self._statistics, np.flatnonzero(taken.rejected)
+        rejected = reasons_of(
+            taken.partitions, taken.partition[rows], taken.codes, taken.code[rows]
+        )
+        self._log_unread(rejected)
         self._statistics = replace(
             done,
             rows=done.rows + len(taken),
-            rejected=Counter(done.rejected) + rejected,
-            forged=done.forged + int(taken.forged.sum()),
+            rejected=with_reasons(done.rejected, rejected),
+            forged=with_rows(done.forged, _forged(taken)),
             newest_ms=max(done.newest_ms, int(taken.timestamp_ms.max(initial=0))),
         )
+
+    def _log_unread(self, rejected: Reasons) -> None:
+        """Logs the batches that cannot be read once a minute: a producer can write one after the
+        other, and its lines must not hide those of another timer topic.
+        """
+        more = {topic: each.get(UNREADABLE_CODE, 0) for topic, each in rejected.items()}
+        self._unread = with_rows(self._unread, more)
+        if self._unread and self._unread_reminder.is_over():
+            _log.warning(
+                "record batches that cannot be read: dead letters", batches=dict(self._unread)
+            )
+            self._unread = {}
 
     def _wait(self, why: str) -> None:
         if self._stopping.is_set():
             raise StoppedWaitingError(f"stopped while {why}")
         self._clock.sleep(WAIT_S)
+
+
+def _forged(batch: TimerBatch) -> dict[str, int]:
+    """How many rows of each timer topic have headers of copies that duewheel did not write."""
+    rows = np.flatnonzero(batch.forged)
+    counts = reasons_of(
+        batch.partitions, batch.partition[rows], ["forged"], np.zeros(len(rows), np.int64)
+    )
+    return {topic: each["forged"] for topic, each in counts.items()}
 
 
 def _first_offsets(batch: TimerBatch, begin: int = 0) -> Marks:

@@ -18,6 +18,7 @@ import structlog
 from duewheel.clock import Clock, Interval
 from duewheel.errors import KafkaUnavailable
 from duewheel.schemas.batches import TopicPartition
+from duewheel.wheel.inspect.counts_by_topic import with_rows
 
 LOG_START_INTERVAL_MS = 1_000
 
@@ -38,11 +39,13 @@ class GapWatch:
         self._asking = threading.Lock()
         self._gaps: list[tuple[TopicPartition, int, int]] = []
         self._noted: dict[TopicPartition, int] = {}  # ends of the gaps noted so far
-        self._rows_lost = 0
+        self._rows_lost: Mapping[str, int] = {}
 
     @property
-    def rows_lost(self) -> int:
-        """Offsets that retention deleted before they were read; markers among them count too."""
+    def rows_lost(self) -> Mapping[str, int]:
+        """Offsets that retention deleted before they were read, by topic; markers among them count
+        too.
+        """
         return self._rows_lost
 
     def note(self, partition: TopicPartition, mark: int, first: int) -> None:
@@ -75,7 +78,7 @@ class GapWatch:
     def _report_loss(self, partition: TopicPartition, mark: int, end: int) -> None:
         if end <= mark:
             return
-        self._rows_lost += end - mark
+        self._rows_lost = with_rows(self._rows_lost, {partition[0]: end - mark})
         _log.error(
             "retention deleted messages that were never read",
             topic=partition[0],

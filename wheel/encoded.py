@@ -6,7 +6,7 @@ A publisher makes these values before the transaction (`prepare`, or `renew`); t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,8 +33,8 @@ class Aside:
     # have become dead letters only now.
     letters: Int64 = field(default_factory=lambda: NO_ROWS)
     dead_lettered: Int64 = field(default_factory=lambda: NO_ROWS)  # rows that became dead letters
-    # The number of `dead_lettered` rows by reason
-    reasons: Mapping[str, int] = field(default_factory=dict)
+    codes: Sequence[str] = ()  # reasons of dead letters, indexed by `code`
+    code: Int64 = field(default_factory=lambda: NO_ROWS)  # the reason of each `dead_lettered` row
     # Rows that went back because their target was not looked up yet; it may not exist
     unresolved: Int64 = field(default_factory=lambda: NO_ROWS)
 
@@ -42,6 +42,12 @@ class Aside:
     def rows(self) -> tuple[Int64, ...]:
         """All of them, by cause."""
         return self.parked, self.postponed, self.letters, self.dead_lettered, self.unresolved
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """The number of `dead_lettered` rows by reason."""
+        numbers, counts = np.unique(self.code, return_counts=True)
+        return {self.codes[n]: c for n, c in zip(numbers.tolist(), counts.tolist(), strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from duewheel.wheel.dequeue import dead_letter_rows, requeue
 from duewheel.wheel.dequeue.fate import Fate, Fates, Fetch, decide, to_unresolved
 from duewheel.wheel.dequeue.too_large import too_large
 from duewheel.wheel.encoded import Aside
-from duewheel.wheel.policies.policy import counts_by_policy
 from duewheel.wheel.target_rules import Reason, Target
 
 # The metadata of these topics; raises if it has none.
@@ -102,17 +101,15 @@ def route(
 
 def _aside(fates: Fates, deliveries: Deliveries, unresolved: Bool) -> Aside:
     dead_lettered = fates.are(Fate.DEAD_LETTER) & (fates.reason != Reason.NONE)
-    of_reason = np.bincount(fates.reason[dead_lettered], minlength=len(Reason)).tolist()
-    counts = {reason.code: of_reason[reason] for reason in Reason}
-    if counts.pop(Reason.FORBIDDEN.code):
-        forbidden = dead_lettered & (fates.reason == Reason.FORBIDDEN)
-        counts |= counts_by_policy(deliveries, forbidden)
+    by_policy = len(Reason) + deliveries.policy
+    code = np.where(fates.reason == Reason.FORBIDDEN, by_policy, fates.reason)
     return Aside(
         np.flatnonzero(fates.are(Fate.PARK) & ~unresolved),
         np.flatnonzero(fates.are(Fate.POSTPONE)),
         np.flatnonzero(fates.are(Fate.KEEP)),
         np.flatnonzero(dead_lettered),
-        {code: count for code, count in counts.items() if count},
+        [*(reason.code for reason in Reason), *(policy.name for policy in deliveries.policies)],
+        code[dead_lettered],
         np.flatnonzero(unresolved),
     )
 

@@ -16,7 +16,7 @@ from duewheel.schemas.batches import NO_LEVEL, Deliveries
 from duewheel.wheel.dequeue.delivery_lateness import LatenessStatistics
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.encoded import Aside
-from duewheel.wheel.inspect.pending_counts import OTHER, TOPICS_MAX
+from duewheel.wheel.inspect.counts_by_topic import Reasons, reasons_of, with_reasons, with_rows
 from duewheel.wheel.policies.policy import counts_by_policy
 
 K = TypeVar("K")
@@ -38,6 +38,7 @@ class Statistics:
         delivered_by_level: those of them that were requested with a delay level, by level.
         dead_letters: messages published to the dead-letter topic, by reason: REJECTED by ingest,
             WAITED until that topic took them, or the reason why they could not be published.
+        letters_by_topic: the same by timer topic and reason, of topics beyond TOPICS_MAX as one.
         letters_kept: dead letters sent back to wait because the dead-letter topic took no writes,
             counted each time.
         cancelled: timers that a cancel has suppressed.
@@ -60,6 +61,7 @@ class Statistics:
     delivered: int = 0
     delivered_by_level: Mapping[int, int] = field(default_factory=dict)
     dead_letters: Mapping[str, int] = field(default_factory=dict)
+    letters_by_topic: Reasons = field(default_factory=dict)
     letters_kept: int = 0
     cancelled: int = 0
     dropped: int = 0
@@ -112,12 +114,14 @@ class Statistics:
         dead, rolled = at_target & deliveries.dead_letter, at_target & deliveries.is_copy
         waited = int((dead & (deliveries.retries > 0)).sum())
         counts = {**aside.reasons, REJECTED: int(dead.sum()) - waited, WAITED: waited}
+        letters = _letters(deliveries, np.flatnonzero(dead), aside)
         delivered = at_target & ~dead & ~rolled
         return replace(
             counted,
             delivered=self.delivered + int(delivered.sum()),
             delivered_by_level=_with_levels(self.delivered_by_level, deliveries.level[delivered]),
             dead_letters=_added(self.dead_letters, counts),
+            letters_by_topic=with_reasons(self.letters_by_topic, letters),
             letters_kept=self.letters_kept + len(aside.letters),
             rolled=_with(self.rolled, deliveries, np.flatnonzero(rolled)),
             parked=_with(self.parked, deliveries, aside.parked),
@@ -139,14 +143,26 @@ class Totals:
 
 
 def _with(counts: Mapping[str, int], deliveries: Deliveries, rows: Int64) -> Mapping[str, int]:
-    """Returns counts by topic, with these rows added."""
+    """Returns counts by target, with these rows added."""
     if not len(rows):
         return counts
-    total = Counter(counts)
+    more = Counter[str]()
     for index, count in enumerate(np.bincount(deliveries.target[rows]).tolist()):
-        topic = deliveries.targets[index]
-        total[topic if topic in total or len(total) < TOPICS_MAX else OTHER] += count
-    return +total
+        more[deliveries.targets[index]] += count
+    return with_rows(counts, more)
+
+
+def _letters(deliveries: Deliveries, dead: Int64, aside: Aside) -> Reasons:
+    """Counts the dead letters of a transaction by timer topic and reason; `dead` are the rows that
+    ingest has rejected.
+    """
+    waited = (deliveries.retries[dead] > 0).astype(np.int64)
+    return reasons_of(
+        deliveries.source_partitions,
+        deliveries.source_partition[np.concatenate([dead, aside.dead_lettered])],
+        [REJECTED, WAITED, *aside.codes],
+        np.concatenate([waited, 2 + aside.code]),
+    )
 
 
 def _with_policies(

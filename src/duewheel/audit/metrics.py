@@ -28,11 +28,14 @@ def families(result: AuditResult) -> Iterator[Metric]:
         result.disagreements.count,
     )
     yield gauges("audit_rejected", "Rejected messages in its range.", "reason", result.rejected)
-    failed = {name: int(not each.success) for name, each in result.across_rows.items()}
+    failed: dict[tuple[str, ...], float] = {
+        (name, each.severity): int(not each.success) for name, each in result.across_rows.items()
+    }
     yield gauges(
         "audit_failed",
-        "1 for each expectation across messages, or of a topic's suite, that fails.",
-        "expectation",
+        "1 for each expectation across messages, or of a topic's suite, that fails. With severity "
+        "`critical` that is a finding.",
+        "expectation, severity",
         failed,
     )
 

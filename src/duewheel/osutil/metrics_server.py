@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import platform
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
@@ -34,6 +35,7 @@ from duewheel import __version__
 from duewheel.errors import ConfigError
 from duewheel.threads import failures
 from duewheel.wheel.dequeue.duration_histogram import Histogram
+from duewheel.wheel.inspect.counts_by_topic import Reasons
 from duewheel.wheel.inspect.pending_counts import OTHER
 
 log = structlog.get_logger(__name__)
@@ -147,6 +149,15 @@ class TopicLabels:
             found[OTHER] = sum(values.values()) - sum(found.values())
         return found
 
+    def with_reasons(self, counts: Reasons) -> dict[tuple[str, ...], float]:
+        """The value of each series by topic and reason."""
+        own = self.of({topic: sum(each.values()) for topic, each in counts.items()})
+        found = defaultdict[tuple[str, ...], float](float)
+        for topic, each in counts.items():
+            for reason, count in each.items():
+                found[topic if topic in own else OTHER, reason] += count
+        return found
+
 
 # ---- families -----------------------------------------------------------------------------------
 
@@ -168,9 +179,11 @@ def gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(PREFIX + name, text, value=value)
 
 
-def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    """One value for each value of a label."""
-    return _filled(GaugeMetricFamily(PREFIX + name, text, labels=[label]), values)
+def gauges(
+    name: str, text: str, label: str, values: Mapping[str, float] | Mapping[tuple[str, ...], float]
+) -> Metric:
+    """As `counters`, of current values."""
+    return _filled(GaugeMetricFamily(PREFIX + name, text, labels=label.split(", ")), values)
 
 
 def _filled(

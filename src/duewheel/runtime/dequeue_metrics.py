@@ -16,7 +16,7 @@ from duewheel.osutil.metrics_server import TopicLabels, counter, counters, histo
 from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.runtime.shard_metrics import families_of
-from duewheel.wheel.dequeue.statistics import REJECTED, Statistics
+from duewheel.wheel.dequeue.statistics import Statistics
 from duewheel.wheel.inspect.pending_counts import PendingTimers
 from duewheel.wheel.storage.data_directory import DataDirectory
 
@@ -87,9 +87,9 @@ class DequeueMetrics:
             "dead_letters",
             "Messages written to the dead-letter topic. Reason `rejected`: ingest has not "
             "accepted it, or its recurrence has failed. `waited`: it waited in its timer topic "
-            "while the dead-letter topic took no writes.",
-            "reason",
-            {REJECTED: 0, **statistics.dead_letters},
+            "while the dead-letter topic took no writes. `topic` is the timer topic.",
+            "topic, reason",
+            self._topics["dead_letters"].with_reasons(statistics.letters_by_topic),
         )
         yield counter(
             "dead_letters_kept",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import Metric
 
@@ -12,9 +13,10 @@ from duewheel.checkpoints import durable_checkpoint
 from duewheel.checkpoints.state_file import State
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.osutil.metrics_server import counter, counters, gauge, gauges
+from duewheel.osutil.metrics_server import TopicLabels, counter, counters, gauge, gauges
 from duewheel.runtime.configured_facts import ConfiguredFacts
 from duewheel.runtime.shard_metrics import families_of
+from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_taker import TakerStatistics
 from duewheel.streaming.query_progress import QueryProgress
 
@@ -29,7 +31,7 @@ class IngestMetrics:
         statistics: Callable[[], TakerStatistics],
         settings: Settings,
         audits: AuditHistory,
-        cut: int,
+        cut: Sequence[TopicPartition],
     ) -> None:
         """`cut`: as IngestRun has it."""
         self._state = state
@@ -37,19 +39,22 @@ class IngestMetrics:
         self._statistics = statistics
         self._settings = settings
         self._audits = audits
-        self._cut = cut
+        self._cut = Counter(topic for topic, _ in cut)
+        self._topics: defaultdict[str, TopicLabels] = defaultdict(TopicLabels)  # by family
         self.progress = QueryProgress()  # the newest; ingest's tick sets it
 
     def families(self) -> Iterator[Metric]:
         """See metrics_server.Source."""
         statistics = self._statistics()
-        yield from _taken(statistics)
+        yield from self._taken(statistics)
         yield from self._waiting(statistics)
-        yield gauge(
+        yield gauges(
             "recovery_cut_partitions",
             "Timer partitions whose log begins later than what the recovery at this start of "
-            "ingest had to read: pending messages before that are lost.",
-            self._cut,
+            "ingest had to read: pending messages before that are lost. `topic` is the timer "
+            "topic.",
+            "topic",
+            self._topics["recovery_cut_partitions"].of(self._cut),
         )
         yield from _spark(self.progress, statistics)
         facts = ConfiguredFacts(self._state, self._clock.now_ms(), self._settings)
@@ -76,40 +81,44 @@ class IngestMetrics:
             statistics.rows_ahead,
         )
 
-
-def _taken(statistics: TakerStatistics) -> Iterator[Metric]:
-    rejected = sum(statistics.rejected.values())
-    yield counter(
-        "timers_accepted",
-        "Timers, copies and cancels that ingest has taken.",
-        statistics.rows - rejected,
-    )
-    yield counters(
-        "rejected",
-        "Messages that were not accepted; they go to the dead-letter topic.",
-        "reason",
-        statistics.rejected,
-    )
-    yield counter(
-        "forged_copies",
-        "Messages with headers of copies that duewheel did not write: the headers are ignored.",
-        statistics.forged,
-    )
-    yield counter(
-        "kept_out",
-        "Timers dropped by TIMER_IF_PENDING: keep, as an earlier one of their id was pending.",
-        statistics.rows_kept_out,
-    )
-    yield counter(
-        "replayed",
-        "Messages read again and dropped, because they were taken before.",
-        statistics.rows_replayed,
-    )
-    yield counter(
-        "rows_lost",
-        "Offsets that retention deleted before ingest had read them: their messages are lost.",
-        statistics.rows_lost,
-    )
+    def _taken(self, statistics: TakerStatistics) -> Iterator[Metric]:
+        rejected = sum(sum(each.values()) for each in statistics.rejected.values())
+        yield counter(
+            "timers_accepted",
+            "Timers, copies and cancels that ingest has taken.",
+            statistics.rows - rejected,
+        )
+        yield counters(
+            "rejected",
+            "Messages that were not accepted; they go to the dead-letter topic. `topic` is the "
+            "timer topic.",
+            "topic, reason",
+            self._topics["rejected"].with_reasons(statistics.rejected),
+        )
+        yield counters(
+            "forged_copies",
+            "Messages with headers of copies that duewheel did not write: the headers are "
+            "ignored. `topic` is the timer topic.",
+            "topic",
+            self._topics["forged_copies"].of(statistics.forged),
+        )
+        yield counter(
+            "kept_out",
+            "Timers dropped by TIMER_IF_PENDING: keep, as an earlier one of their id was pending.",
+            statistics.rows_kept_out,
+        )
+        yield counter(
+            "replayed",
+            "Messages read again and dropped, because they were taken before.",
+            statistics.rows_replayed,
+        )
+        yield counters(
+            "rows_lost",
+            "Offsets that retention deleted before ingest had read them: their messages are lost. "
+            "`topic` is the timer topic.",
+            "topic",
+            self._topics["rows_lost"].of(statistics.rows_lost),
+        )
 
 
 def _spark(progress: QueryProgress, statistics: TakerStatistics) -> Iterator[Metric]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -140,7 +140,7 @@ def run_ingest(settings: Settings) -> None:
                                 stopping,
                                 folder,
                                 begun_ms,
-                                len(cut),
+                                cut,
                             ).run()
         finally:
             directory.stop()
@@ -160,10 +160,10 @@ class IngestRun:
         stopping: threading.Event,
         folder: str,
         begun_ms: int,
-        cut: int,
+        cut: Sequence[TopicPartition],
     ) -> None:
         """Raises as `run_ingest`. `folder` is that of TaskSettings, `begun_ms` the boottime of the
-        start, `cut` the number of partitions that the recovery could not read from its beginning.
+        start, `cut` the partitions that the recovery could not read from their beginning.
         """
         self._settings, self._directory, self._stopping = settings, directory, stopping
         self._spark, self._executors, self._admin, self._clock = spark, executors, admin, clock
@@ -229,7 +229,7 @@ class IngestRun:
                 batches=counted.batches,
                 rows=counted.rows,
                 rows_replayed=counted.rows_replayed,
-                rows_lost=counted.rows_lost,
+                rows_lost=sum(counted.rows_lost.values()),
             )
 
     def _next_source(self) -> SourceOptions | None:

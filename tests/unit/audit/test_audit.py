@@ -232,8 +232,8 @@ def test_metrics_of_the_newest(tmp_path: Path) -> None:
         ("duewheel_audit_skipped_offsets",): 3,
         ("duewheel_audit_disagreements",): 1,
         ("duewheel_audit_rejected", "no_due_time"): 2,
-        ("duewheel_audit_failed", "ids_again"): 1,
-        ("duewheel_audit_failed", "offsets_fall"): 0,
+        ("duewheel_audit_failed", "ids_again", "critical"): 1,
+        ("duewheel_audit_failed", "offsets_fall", "critical"): 0,
     }
 
 

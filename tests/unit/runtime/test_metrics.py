@@ -14,10 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.timer_rows import P0, TIMER_TOPIC, TimerRow, timer_batch
 
+from duewheel.audit.history import AuditHistory
 from duewheel.checkpoints.progress_mirror import Mirror
+from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.osutil.metrics_server import TOPIC_SERIES_MAX, TopicLabels, served
 from duewheel.runtime.dequeue_metrics import DequeueMetrics
+from duewheel.runtime.ingest_metrics import IngestMetrics
+from duewheel.streaming.batch_taker import TakerStatistics
 from duewheel.wheel.dequeue.duration_histogram import Histogram
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 from duewheel.wheel.storage.data_directory import DataDirectory
@@ -59,7 +63,8 @@ def test_a_scrape_shows_deliveries_lateness_and_what_is_pending(tmp_path: Path) 
     assert (seen["spans_total:exported"], seen["spans_total:dropped"]) == (2, 1)
     assert (seen["delivered_total"], seen["transactions_total"]) == (4, 2)
     assert seen["delivered_by_level_total:3"] == 1
-    assert (seen["dead_letters_total:rejected"], seen["dead_letters_wait"]) == (1, 1)
+    assert seen[f"dead_letters_total:rejected:{TIMER_TOPIC}"] == 1
+    assert seen["dead_letters_wait"] == 1
     assert seen[f"delivery_lateness_seconds_bucket:0.1:{TIMER_TOPIC}"] == 1
     assert seen[f"delivery_lateness_seconds_bucket:1:{TIMER_TOPIC}"] == 4
     assert seen[f"delivery_lateness_seconds_count:{TIMER_TOPIC}"] == 4
@@ -158,6 +163,41 @@ def test_a_topic_keeps_its_series_for_as_long_as_it_has_timers() -> None:
     found = labels.of({**many, "late": 900.0, "later": 5.0})
     assert found == {**many, "late": 900.0, "other": 5.0}
     assert labels.of({"other": 3.0, "t1": 1.0}) == {"other": 3.0, "t1": 1.0}
+
+
+def test_a_topic_keeps_its_series_of_all_reasons() -> None:
+    labels = TopicLabels()
+    many = {f"t{number}": {"a": 1, "b": 2} for number in range(TOPIC_SERIES_MAX)}
+    found = labels.with_reasons(many)
+    assert len(found) == 2 * TOPIC_SERIES_MAX and found["t0", "b"] == 2
+    found = labels.with_reasons(
+        {**many, "late": {"a": 900, "c": 1}, "other": {"a": 5}, "t0": {"a": 1, "c": 4}}
+    )
+    assert (found["t0", "c"], found["other", "a"], found["other", "c"]) == (4, 905, 1)
+    assert ("late", "a") not in found
+
+
+def test_a_scrape_shows_what_ingest_refused_by_timer_topic(tmp_path: Path) -> None:
+    world = LocalWorld(tmp_path, WHEEL, starts={P0: 0})
+    taken = TakerStatistics(
+        rows=10,
+        rejected={"a": {"past_due": 3}, "b": {"bad_header": 1}},
+        forged={"b": 2},
+        rows_lost={"a": 7},
+    )
+    settings = Settings.model_validate({"timer": {"topics": [TIMER_TOPIC]}})
+    audits = AuditHistory(tmp_path / "audits")
+    cut = [("a", 0), ("a", 3), ("b", 1)]
+    beside, port = DataDirectory(tmp_path, WHEEL), free_port()
+    source = IngestMetrics(beside.state, world.clock, lambda: taken, settings, audits, cut)
+    with served(source, "127.0.0.1", port, "metrics.ingest_port"):
+        seen = scrape(port)
+    assert seen["timers_accepted_total"] == 10 - 4
+    assert (seen["rejected_total:past_due:a"], seen["rejected_total:bad_header:b"]) == (3, 1)
+    assert (seen["forged_copies_total:b"], seen["rows_lost_total:a"]) == (2, 7)
+    assert (seen["recovery_cut_partitions:a"], seen["recovery_cut_partitions:b"]) == (2, 1)
+    beside.close()
+    world.kill()
 
 
 def test_only_histograms_have_bounds_for_labels(tmp_path: Path) -> None:

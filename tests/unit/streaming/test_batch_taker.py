@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
@@ -13,7 +14,8 @@ from tests.harness.sink_bench import A0, A1, B0, MIN_FREE, SCHEMA, WRITTEN, Mark
 from tests.harness.source_table import HEADERS
 
 from duewheel.errors import RecoveryRefused
-from duewheel.schemas.batches import TimerBatch, TopicPartition
+from duewheel.schemas.batches import ACCEPTED, TimerBatch, TopicPartition
+from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
 from duewheel.streaming import batch_taker
 from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.batch_taker import WAIT_S
@@ -275,9 +277,38 @@ def test_rejected_rows_are_counted_by_reason() -> None:
     rows = rows.set_column(rows.schema.get_field_index("headers"), "headers", headers)
     bench.take(rows, {A0: 4})
     known = bench.sink.statistics
-    assert known.rejected == {"no_due_time": 2, "bad_header": 1}
+    assert known.rejected == {"a": {"no_due_time": 2, "bad_header": 1}}
     assert (known.rows, known.rows_replayed) == (3, 1)
     assert known.newest_ms == int(WRITTEN.timestamp() * 1000)
+
+
+def test_what_a_timer_topic_lets_in_counts_as_its_own() -> None:
+    """Else one writer that never stops hides the faults of all others."""
+    bench = SinkBench({A0: 0, A1: 0, B0: 0})
+    rows = table((A0, 0), (A1, 0), (A1, 1), (B0, 0), (B0, 1))
+    known = bench.timers(rows)
+    rejected = np.array([0, ACCEPTED, ACCEPTED, 1, 0], np.int32)
+    forged = np.array([True, False, True, True, False])
+    batch = replace(known, codes=["bad_header", "past_due"], code=rejected, forged=forged)
+    bench.taker.take(batch, {A0: 1, A1: 2, B0: 2})
+    seen = bench.sink.statistics
+    assert seen.rejected == {"a": {"bad_header": 1}, "b": {"past_due": 1, "bad_header": 1}}
+    assert seen.forged == {"a": 2, "b": 1}
+
+
+def test_batches_that_cannot_be_read_are_logged_once_a_minute_by_timer_topic() -> None:
+    """A producer can write one into each batch; its line must not hide another's."""
+    bench, offsets = SinkBench({}), dict.fromkeys((A0, A1, B0), 0)
+    with capture_logs() as lines:
+        for of_batch in [(A0, A1, B0), (A0,), (B0,), (), (A1, A0)]:
+            batch = bench.timers(table(*((p, offsets[p]) for p in of_batch)))
+            offsets |= {p: offsets[p] + 1 for p in of_batch}
+            unread = np.zeros(len(batch), np.int32)
+            batch = replace(batch, codes=[UNREADABLE_CODE], code=unread)
+            bench.taker.take(batch, dict(offsets))
+            bench.clock.sleep(batch_taker.REMIND_MS / 3_000)
+    said = [line["batches"] for line in lines if "cannot be read" in line["event"]]
+    assert said == [{"a": 2, "b": 1}, {"a": 1, "b": 1}], "the last ones wait for their minute"
 
 
 def test_rows_of_a_batch_that_was_taken_in_part_are_counted() -> None:
@@ -290,7 +321,7 @@ def test_rows_of_a_batch_that_was_taken_in_part_are_counted() -> None:
     with pytest.raises(StoppedWaitingError, match="owner"):
         bench.take(rows, {A0: 5})
     known = bench.sink.statistics
-    assert (known.rows, dict(known.rejected), known.batches) == (2, {"no_due_time": 1}, 0)
+    assert (known.rows, known.rejected, known.batches) == (2, {"a": {"no_due_time": 1}}, 0)
     assert known.newest_ms == int(WRITTEN.timestamp() * 1000)
     bench.sink.resume()
     bench.engine.room = 1_000
@@ -313,14 +344,14 @@ def test_a_gap_of_markers_is_no_loss() -> None:
     bench = SinkBench({A0: 10})
     bench.take(table((A0, 12)), {A0: 13})
     assert bench.starts.asked == 1
-    assert bench.sink.statistics.rows_lost == 0
+    assert bench.sink.statistics.rows_lost == {}
 
 
 def test_a_gap_below_the_log_start_is_a_loss() -> None:
-    bench = SinkBench({A0: 10, A1: 5})
-    bench.starts.starts = {A0: 25, A1: 8}
-    bench.take(table((A0, 30)), {A0: 31, A1: 8})
-    assert bench.sink.statistics.rows_lost == (25 - 10) + (8 - 5)
+    bench = SinkBench({A0: 10, A1: 5, B0: 1})
+    bench.starts.starts = {A0: 25, A1: 8, B0: 4}
+    bench.take(table((A0, 30)), {A0: 31, A1: 8, B0: 9})
+    assert bench.sink.statistics.rows_lost == {"a": (25 - 10) + (8 - 5), "b": 4 - 1}
 
 
 def test_a_loss_counts_once_though_its_batch_is_read_again() -> None:
@@ -332,7 +363,7 @@ def test_a_loss_counts_once_though_its_batch_is_read_again() -> None:
         bench.take(table((A0, 30)), {A0: 31})
     bench.sink.resume()
     bench.take(table((A0, 30)), {A0: 31})
-    assert bench.sink.statistics.rows_lost == 25 - 10
+    assert bench.sink.statistics.rows_lost == {"a": 25 - 10}
 
 
 def test_a_partition_without_a_mark_has_no_gap() -> None:
@@ -349,11 +380,11 @@ def test_the_log_start_is_asked_for_after_the_gap_and_not_too_often() -> None:
     bench.starts.starts = {A0: 9}
     bench.take(table((A0, 9)), {A0: 10})
     assert bench.starts.asked == 1
-    assert bench.gaps.rows_lost == 0
+    assert bench.gaps.rows_lost == {}
     bench.clock.sleep(LOG_START_INTERVAL_MS / 1000)
     bench.gaps.settle()
     assert bench.starts.asked == 2
-    assert bench.gaps.rows_lost == 7
+    assert bench.gaps.rows_lost == {"a": 7}
     bench.clock.sleep(LOG_START_INTERVAL_MS / 1000)
     bench.gaps.settle()
     assert bench.starts.asked == 2
@@ -367,7 +398,7 @@ def test_a_gap_waits_until_the_brokers_answer() -> None:
     bench.starts.reachable, bench.starts.starts = True, {A0: 5}
     bench.clock.sleep(LOG_START_INTERVAL_MS / 1000)
     bench.gaps.settle()
-    assert bench.gaps.rows_lost == 5
+    assert bench.gaps.rows_lost == {"a": 5}
 
 
 def test_what_lies_ahead_of_a_followed_owner_waits_without_a_word(

@@ -345,7 +345,9 @@ def test_what_ends_otherwise_is_no_waiting_letter() -> None:
 
 def test_the_statistics_count_dead_letters_by_reason() -> None:
     sent = condemned_rows()
-    aside = Aside(dead_lettered=np.array([1]), reasons={"unknown_target_topic": 1})
+    aside = Aside(
+        dead_lettered=np.array([1]), codes=["none", "unknown_target_topic"], code=np.array([1])
+    )
     known = Statistics().after_commit(sent, aside, NOW_MS, 5)
     assert known.dead_letters == {"unknown_target_topic": 1, "rejected": 1}
     assert (known.delivered, known.letters_kept) == (1, 0)
@@ -355,6 +357,41 @@ def test_the_statistics_count_dead_letters_by_reason() -> None:
     known = known.after_commit(again, aside, NOW_MS, 5)
     assert known.dead_letters == {"unknown_target_topic": 2, "rejected": 1, "waited": 1}
     assert sum(known.lateness.counts) == 3, "of deliveries only"
+
+
+def test_the_statistics_count_dead_letters_by_timer_topic() -> None:
+    """Else one writer that never stops hides the faults of all others."""
+    here = [("late", 0), ("own", 0), ("late", 1)]
+    sent = replace(
+        rows(["a"] * 5, [0] * 5),
+        dead_letter=np.array([True, False, True, False, False]),
+        retries=np.array([0, 0, 2, 0, 0], np.int32),
+        source_partitions=here,
+        source_partition=np.array([0, 1, 2, 2, 0], np.int32),
+    )
+    both = ["expired", "rate"]
+    aside = Aside(dead_lettered=np.array([1, 3]), codes=both, code=np.array([1, 0]))
+    known = Statistics().after_commit(sent, aside, NOW_MS, 5).after_commit(sent, aside, NOW_MS, 5)
+    assert known.letters_by_topic == {
+        "late": {"rejected": 2, "waited": 2, "expired": 2},
+        "own": {"rate": 2},
+    }
+    assert known.dead_letters == {"rejected": 2, "waited": 2, "expired": 2, "rate": 2}
+    quiet = replace(sent, dead_letter=np.zeros(5, np.bool_))
+    assert known.after_commit(quiet, Aside(), NOW_MS, 5).letters_by_topic is known.letters_by_topic
+
+
+def test_dead_letters_of_no_more_than_so_many_timer_topics_have_a_name() -> None:
+    many = [(f"t{number}", 0) for number in range(TOPICS_MAX + 5)]
+    sent = replace(
+        rows(["a"] * len(many), [0] * len(many)),
+        dead_letter=np.ones(len(many), np.bool_),
+        source_partitions=many,
+        source_partition=np.arange(len(many), dtype=np.int32),
+    )
+    known = Statistics().after_commit(sent, Aside(), NOW_MS, 5)
+    assert len(known.letters_by_topic) == TOPICS_MAX + 1
+    assert known.letters_by_topic["other"] == {"rejected": 5}
 
 
 def test_the_statistics_count_them_by_topic_and_not_as_deliveries() -> None:

@@ -198,7 +198,11 @@ def test_what_is_in_excess_of_a_target_without_writes_waits_for_the_later_of_bot
 def test_the_statistics_tell_them_from_what_is_parked() -> None:
     sent = held_back([NOW_MS + 9, ANY_TIME, NEVER, ANY_TIME])
     aside = Aside(
-        np.array([1]), np.array([0]), dead_lettered=np.array([2]), reasons={"hot_slot": 1}
+        np.array([1]),
+        np.array([0]),
+        dead_lettered=np.array([2]),
+        codes=["hot_slot"],
+        code=np.array([0]),
     )
     known = Statistics().after_commit(sent, aside, NOW_MS, 5)
     assert (known.postponed, known.parked) == ({"hot_slot": 1}, {"a": 1})
