@@ -19,7 +19,7 @@ from tests.harness.shared_broker import AnyBroker
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.clock import SystemClock
-from duewheel.errors import KafkaUnavailable
+from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.publish.fenced_session import ShardNames
 from duewheel.kafka.publish.publisher import KafkaPublisher
@@ -163,10 +163,10 @@ def new_publisher(
 
 
 def started(publisher: KafkaPublisher) -> Progress | None:
-    """Start, as often as it takes while the broker comes back."""
+    """Start, as often as it takes while the broker comes back, or has no metadata of new topics."""
     for _ in range(10):
         try:
             return publisher.start()
-        except KafkaUnavailable:
+        except (KafkaUnavailable, ConfigError):
             time.sleep(0.5)
     return publisher.start()
