@@ -46,11 +46,10 @@ def with_rows(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str
     """Returns counts by topic, with more rows added."""
     if not any(more.values()):
         return counts
-    total = dict(counts)
+    total = Counter(counts)
     for topic, count in more.items():
         if count:
-            name = _name_in(total, topic)
-            total[name] = total.get(name, 0) + count
+            total[_name_in(total, topic)] += count
     return total
 
 
