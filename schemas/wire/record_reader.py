@@ -282,7 +282,8 @@ def _after_name(octets: Bytes, at: Int64, limits: Int64, counts: Int32, name: by
         alike = alike[(words == wanted).all(axis=1)]
         found[row[alike]] = at[alike] + len(name)
         fields = _Fields(octets, at)
-        fields.string(), fields.string()
+        fields.string()
+        fields.string()
         at = fields.at
     for each, begin in zip(row.tolist(), at.tolist(), strict=True):
         raw = octets[begin : limits[each]].tobytes()

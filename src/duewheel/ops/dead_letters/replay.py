@@ -11,8 +11,8 @@ reason. The same run does not read it.
 
 from __future__ import annotations
 
+import math
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def replay(
     dry_run: bool,
     chunk_records: int = CHUNK_RECORDS,
     advanced: Advanced = unseen,
-    within_s: float = float(sys.maxsize),
+    within_s: float = math.inf,
 ) -> Replayed:
     """Replays the wanted dead letters that have not been replayed, up to `chunk_records` in each
     transaction; a dry run only counts them. Calls `advanced` with the offsets read after each.
