@@ -86,8 +86,9 @@ def reassigned(old: Sequence[Progress], shards: int, draw: Callable[[], int]) ->
     )
     topic_ids = {topic: i for record in old for topic, i in record.topic_ids.items()}
     # Any new shard may have any waiting copy of a target: new timers queue after the last one.
-    turns = sorted((ms, target) for record in old for target, ms in record.charged_ms.items())
-    charged_ms = {target: ms for ms, target in turns}
+    charged_ms = Counter[str]()
+    for record in old:
+        charged_ms |= Counter(record.charged_ms)  # the later turn of each
     records = []
     for shard in range(shards):
         mine = {p: part for p, part in parts.items() if shard_of(p, shards) == shard}

@@ -11,8 +11,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PARTITIONS_MAX = 2**31  # of a topic: Kafka numbers them by signed 32-bit integers
-_PARTITION = re.compile(r"(.+)-([0-9]{1,9})")
-_RECORD = re.compile(r"(.+)@([0-9]{1,19})")
+_OFFSET = r"@(?P<offset>[0-9]{1,19})"
+_PARTITION = re.compile(r"(?P<topic>.+)-(?P<number>[0-9]{1,9})")
+_RECORD = re.compile(rf"(?P<partition>.+){_OFFSET}")
+RECORD_PATTERN = f"^{_PARTITION.pattern}{_OFFSET}$"
+"""Matches the names that `record_named` takes, in a column."""
 _SHOWN = 10
 
 

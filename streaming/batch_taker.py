@@ -31,7 +31,13 @@ from duewheel.streaming.background_append import StoppedWaitingError
 from duewheel.streaming.disk_guard import DiskGuard, written_bytes
 from duewheel.streaming.offset_gaps import GapWatch
 from duewheel.wheel.append.engine import Appended
-from duewheel.wheel.inspect.counts_by_topic import Reasons, reasons_of, with_reasons, with_rows
+from duewheel.wheel.inspect.counts_by_topic import (
+    Reasons,
+    reasons_of,
+    rows_of,
+    with_reasons,
+    with_rows,
+)
 
 WAIT_S = 0.05  # between attempts while ingest is paused, or the engine cannot take all of a batch
 REMIND_MS = 60_000
@@ -292,12 +298,13 @@ class BatchTaker:
         rejected = reasons_of(
             taken.partitions, taken.partition[rows], taken.codes, taken.code[rows]
         )
+        forged = rows_of(taken.partitions, taken.partition[taken.forged])
         self._log_unread(rejected)
         self._statistics = replace(
             done,
             rows=done.rows + len(taken),
             rejected=with_reasons(done.rejected, rejected),
-            forged=with_rows(done.forged, _forged(taken)),
+            forged=with_rows(done.forged, forged),
             newest_ms=max(done.newest_ms, int(taken.timestamp_ms.max(initial=0))),
         )
 
@@ -317,15 +324,6 @@ class BatchTaker:
         if self._stopping.is_set():
             raise StoppedWaitingError(f"stopped while {why}")
         self._clock.sleep(WAIT_S)
-
-
-def _forged(batch: TimerBatch) -> dict[str, int]:
-    """How many rows of each timer topic have headers of copies that duewheel did not write."""
-    rows = np.flatnonzero(batch.forged)
-    counts = reasons_of(
-        batch.partitions, batch.partition[rows], ["forged"], np.zeros(len(rows), np.int64)
-    )
-    return {topic: each["forged"] for topic, each in counts.items()}
 
 
 def _first_offsets(batch: TimerBatch, begin: int = 0) -> Marks:

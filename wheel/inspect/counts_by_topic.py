@@ -42,6 +42,15 @@ def reasons_of(
     return counts
 
 
+def rows_of(partitions: Sequence[TopicPartition], partition: Int32) -> Mapping[str, int]:
+    """Counts rows by topic; `partition` as in `reasons_of`."""
+    if not len(partition):
+        return {}
+    topics, number = topic_numbers(partitions)
+    counts = np.bincount(number[partition])
+    return {topics[topic]: int(counts[topic]) for topic in np.flatnonzero(counts).tolist()}
+
+
 def with_rows(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
     """Returns counts by topic, with more rows added."""
     if not any(more.values()):

@@ -15,13 +15,12 @@ import pyarrow.compute
 from duewheel.schemas import header_names as names
 from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.columns import Column, coded, constant, filled
+from duewheel.schemas.partition_names import RECORD_PATTERN
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 from duewheel.schemas.wire.spans import RawHeaders
 
 _pc: Any = pyarrow.compute
-
-_RECORD = r"^(?P<topic>.+)-[0-9]{1,9}@[0-9]{1,19}$"  # as `record_if_named` reads it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class WantedLetters:
         return np.flatnonzero(selected)
 
     def _in_scope(self, sources: Column) -> Bool:
-        found = _pc.extract_regex(sources, _RECORD)
+        found = _pc.extract_regex(sources, RECORD_PATTERN)
         index, topics = coded(filled(_pc.struct_field(found, "topic")))
         texts = ((topic or b"").decode(errors="replace") for topic in topics.to_pylist())
         inside = np.array([bool(text) and text in self.scope for text in texts], np.bool_)

@@ -1,5 +1,6 @@
-// Numbers, instants and durations as text, and the text of producers. Instants are in the zone of the browser, and all of them
-// in one format, which inputs take, too; they are compared with the clock of the shard.
+// Numbers, instants, durations and the text of producers, as shown. Instants are in the zone of the
+// browser, and all of them in one format, which inputs take, too; they are compared with the clock of
+// the shard.
 
 export const SECOND = 1000;
 export const MINUTE = 60 * SECOND;
