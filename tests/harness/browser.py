@@ -127,7 +127,12 @@ def chromium(paths: tuple[str, str]) -> Iterator[Browser]:
 
 @contextmanager
 def listening(app: FastAPI, **tls: Any) -> Iterator[str]:
-    """Serves an app on a free port of this host, with uvicorn's `tls`; yields its address."""
+    """Serves an app on a free port of this host, with uvicorn's `tls`; yields its address.
+
+    FastAPI builds an app's routes at its first request, and pydantic fails when two apps of one
+    process do so at once: they are built before the app has a thread.
+    """
+    app.openapi()
     quiet: dict[str, Any] = {"log_config": None, "access_log": False, "ws": "none"}
     config = uvicorn.Config(app, port=0, http="h11", **quiet, **tls)
     server = uvicorn.Server(config)
