@@ -6,8 +6,7 @@ Most of this module follows from two facts:
 - Neighbouring values are neighbouring bytes, so joining groups of neighbours copies nothing: the
   same bytes get fewer offsets (`join_groups`). With empty values between them they get more
   (`spread`).
-- A count over bytes ("how many digits?") runs once over all bytes; a running sum then gives the
-  count per value (`count_bytes`).
+- A question about bytes ("only digits?") is answered once for all bytes (`only`).
 
 The data buffer of a null value is undefined. Columns therefore have no nulls (`filled`), except
 where a function says otherwise.
@@ -185,28 +184,35 @@ def first_bytes(column: Column) -> Bytes:
     return first
 
 
-def count_bytes(column: Column, wanted: Bool) -> Int64:
-    """How many of each value's bytes are wanted; `wanted` has an entry for each of the 256."""
+def only(column: Column, wanted: Bool, first: Bool | None = None) -> Bool:
+    """Whether all bytes of each value are wanted, also if it is empty; `wanted` has an entry for
+    each of the 256. The first byte of a value may also be one of `first`.
+    """
     bounds = offsets(column)
-    marks = wanted[data(column)[bounds[0] : bounds[-1]]]
-    if marks.all():
-        return np.diff(bounds)
-    counts: Int64 = np.diff(bounds_of(marks)[bounds - bounds[0]])
-    return counts
+    octets, sizes = data(column)[bounds[0] : bounds[-1]], np.diff(bounds)
+    some = np.flatnonzero(sizes)
+    starts = (bounds[:-1] - bounds[0])[some]
+    # Indexes or running sums would take 8 bytes of memory for each byte of a value.
+    marks = np.frombuffer(bytearray(octets).translate(wanted.tobytes()), np.bool_)
+    if first is not None:
+        marks[starts] |= first[octets[starts]]
+    good = np.ones(len(sizes), np.bool_)
+    good[some] = np.logical_and.reduceat(marks, starts)
+    return good
 
 
 NOT_ASCII = "\ufffd"
 _NOT_ASCII = constant(NOT_ASCII.encode())
 ASCII = np.arange(256) < 128
-"""Which bytes are ASCII, for `count_bytes`."""
+"""Which bytes are ASCII, for `only`."""
 
 
 def ascii_text(column: Column) -> pa.LargeStringArray:
     """The column as text. A value with a byte beyond ASCII becomes NOT_ASCII, which no caller
     accepts. Without that, Arrow's cast would raise on bytes that are not UTF-8.
     """
-    foreign = count_bytes(column, ASCII) < np.diff(offsets(column))
-    if foreign.any():
-        column = choose(foreign, _NOT_ASCII, column)
+    good = only(column, ASCII)
+    if not good.all():
+        column = choose(good, column, _NOT_ASCII)
     text: pa.LargeStringArray = _pc.cast(column, pa.large_string())
     return text

@@ -23,10 +23,9 @@ from duewheel.schemas.columns import (
     ascii_text,
     choose,
     constant,
-    count_bytes,
     first_bytes,
     lengths,
-    offsets,
+    only,
     take,
 )
 
@@ -43,10 +42,8 @@ _IS_SIGN = np.isin(np.arange(256), list(b"+-"))
 
 def parse_numbers(column: Column) -> tuple[Int64, Bool]:
     """The numbers, and which values are one; the others read 0."""
-    sizes = np.diff(offsets(column))
     first = first_bytes(column)
-    digits = count_bytes(column, _IS_DIGIT)
-    well_formed = (digits > 0) & (digits == sizes - _IS_SIGN[first])
+    well_formed = only(column, _IS_DIGIT, _IS_SIGN) & (lengths(column) > _IS_SIGN[first])
     text = ascii_text(column)
     if not well_formed.all():
         text = _pc.if_else(_pa.array(well_formed), text, "0")

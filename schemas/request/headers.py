@@ -1,8 +1,9 @@
-r"""The headers of a batch of records as columns, and their meanings (names: header_names.py).
+"""The headers of a batch of records as columns, and their meanings (names: header_names.py).
 
 A name that is no UTF-8 ends other clients, whose header names are text. Such a name is only read:
-the stored name has \xHH for each of its bytes beyond ASCII, and no rule but bad_header_name sees
-it.
+the stored name has a question mark for each of its bytes beyond ASCII, and no rule but
+bad_header_name sees it. As the stored name is as long as the producer's, a record costs no more
+memory and disk than any other of its size.
 
 The meaning of a name depends on the mode of its topic. In a copy it has the native meaning, except
 for a partition key. Of headers with the same meaning the last one in a record counts. A null value
@@ -26,13 +27,13 @@ from duewheel.schemas.columns import (
     binary,
     concat,
     constants,
-    count_bytes,
     data,
     filled,
     from_parts,
     join,
     join_groups,
     offsets,
+    only,
     take,
 )
 from duewheel.schemas.header_names import COPY_ONLY, DROP_IN, ORIGIN, REQUEST, Request
@@ -122,7 +123,7 @@ _NAME_SET = constants([name.encode() for name in _NAMES])
 _ORIGIN = _NAMES.index(ORIGIN)
 
 
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_STORED = bytes(octet if octet < 128 else ord("?") for octet in range(256))
 # Arrow searches in a column of bytes byte by byte.
 _UTF8 = (
     r"\A(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]"
@@ -164,7 +165,7 @@ def read_headers(raw: RawHeaders, mode: Int8 | None = None, own: Bool | None = N
     names = raw.names.column()
     bad = _no_utf8(names)
     if bad is not None:
-        raw = _escaped(raw, np.flatnonzero(bad))
+        raw = _readable(raw, np.flatnonzero(bad))
     index = _pc.index_in(names, value_set=_NAME_SET)
     name = np.asarray(_pc.fill_null(index, len(_NAMES)))
     counts = np.diff(raw.firsts)
@@ -190,8 +191,7 @@ def users_own(headers: Headers, own: Bool) -> Headers:
 
 def _no_utf8(names: Column) -> Bool | None:
     """Which names are no UTF-8; None: all are."""
-    sizes = np.diff(offsets(names))
-    beyond_ascii = np.flatnonzero(count_bytes(names, ASCII) < sizes)
+    beyond_ascii = np.flatnonzero(~only(names, ASCII))
     if not len(beyond_ascii):
         return None
     good = _pc.match_substring_regex(take(names, beyond_ascii), _UTF8)
@@ -200,18 +200,12 @@ def _no_utf8(names: Column) -> Bool | None:
     return bad if bad.any() else None
 
 
-def _escaped(raw: RawHeaders, rows: Int64) -> RawHeaders:
+def _readable(raw: RawHeaders, rows: Int64) -> RawHeaders:
     """The headers with the stored form of these names."""
     names = raw.names.take(rows).column()
     bounds = offsets(names)
     octets = data(names)[bounds[0] : bounds[-1]]
-    beyond_ascii = ~ASCII[octets]
-    starts = bounds_of(1 + 3 * beyond_ascii.astype(np.int64))
-    text = np.repeat(octets, np.diff(starts))
-    at, strange = starts[:-1][beyond_ascii], octets[beyond_ascii]
-    for place, written in enumerate((ord("\\"), ord("x"), _HEX[strange >> 4], _HEX[strange & 15])):
-        text[at + place] = written
-    shown = from_parts(starts[bounds - bounds[0]], text)
+    shown = from_parts(bounds - bounds[0], octets.tobytes().translate(_STORED))
     stored = join(*framed(shown), *framed(raw.values.take(rows).column()))
     if len(rows) == len(raw.names):
         return replace(raw, both=Spans.of(stored))

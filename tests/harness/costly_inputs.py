@@ -229,6 +229,8 @@ def _requests() -> Iterator[InputKind]:
     yield InputKind(HUGE, "a key", one(lambda size: encode(0, bytes(size), None, SOON)))
     yield InputKind(HUGE, "a value", one(lambda size: encode(0, None, bytes(size), SOON)))
     yield InputKind(HUGE, "a target", huge("REAL_TOPIC", b"a"))
+    yield InputKind(HUGE, "a target that is no ASCII", huge("REAL_TOPIC", b"\xff"))
+    yield InputKind(HUGE, "a header name that is no UTF-8", _huge_name)
     yield InputKind(HUGE, "an id", huge("UNIQ_KEY", b"a"))
     yield InputKind(HUGE, "a due time of digits", huge("DELAY", b"9"))
     yield InputKind(HUGE, "a due time of zeros", huge("DELAY", b"0", after=b"1"))
@@ -372,6 +374,10 @@ def _cancels() -> Iterator[InputKind]:
     yield InputKind(
         HUGE, "a cancel's key", one(lambda size: encode(0, bytes(size), None, [(cancel, b"a")]))
     )
+
+
+def _huge_name(size: int) -> bytes:
+    return sealed(of_headers(framed(b"\xff" * size) + framed(b""), 1), 0, 1)
 
 
 def _cancel_of_headers(size: int) -> bytes:

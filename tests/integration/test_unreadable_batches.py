@@ -136,8 +136,8 @@ def test_a_header_name_that_is_no_text_is_a_dead_letter_that_all_can_read(
     assert [dict(letter.headers)["TIMER_ERROR_CODE"] for letter in letters] == [
         b"bad_header_name"
     ] * 2
-    assert letters[0].headers[1] == ("caf\\xe9", b"1")
-    assert letters[1].headers[1] == ("\\xff", b"")
+    assert letters[0].headers[1] == ("caf?", b"1")
+    assert letters[1].headers[1] == ("?", b"")
     assert (letters[0].key, letters[0].value) == (b"k", b"v")
 
 

@@ -65,11 +65,12 @@ def test_any_string_or_binary_column_becomes_one_array() -> None:
 
 
 @given(st.lists(st.binary(max_size=9)), st.integers(0, 3))
-def test_counting_bytes(values: list[bytes], skipped: int) -> None:
-    column = columns.binary(values).slice(skipped)
-    wanted = np.isin(np.arange(256), list(b"\x00ab"))
-    expected = [sum(byte in b"\x00ab" for byte in value) for value in values[skipped:]]
-    assert columns.count_bytes(column, wanted).tolist() == expected
+def test_the_bytes_of_values(values: list[bytes], skipped: int) -> None:
+    column, values = columns.binary(values).slice(skipped), values[skipped:]
+    wanted, first = (np.isin(np.arange(256), list(each)) for each in (b"\x00ab", b"b+"))
+    assert columns.only(column, wanted).tolist() == [not v.strip(b"\x00ab") for v in values]
+    signed = [not v[1:].strip(b"\x00ab") and v[:1] in b"\x00ab+" for v in values]
+    assert columns.only(column, wanted, first).tolist() == signed
 
 
 @given(st.lists(st.binary(max_size=9)))
