@@ -68,17 +68,19 @@ class _WatchedTimeline(WheelTimeline):
 
 
 class _WatchedLog(TimerLog):
-    def mark_cancelled(
-        self, hour: int, log_bytes: int, positions: Int64, *, alone: bool = False
-    ) -> None:
+    def mark_cancelled(self, hour: int, log_bytes: int, positions: Int64) -> None:
         fs = _watched(self._fs)
 
         def some() -> None:
             marked = positions[fs.some_of(len(positions))]
-            super(_WatchedLog, self).mark_cancelled(hour, log_bytes, marked, alone=alone)
+            super(_WatchedLog, self).mark_cancelled(hour, log_bytes, marked)
 
         fs.store("mark", some, fails=False)
-        super().mark_cancelled(hour, log_bytes, positions, alone=alone)
+        super().mark_cancelled(hour, log_bytes, positions)
+
+    def remove_marks(self, hour: int, log_bytes: int) -> None:
+        _watched(self._fs).store("mark", fails=False)
+        super().remove_marks(hour, log_bytes)
 
 
 def _rocksdb() -> type[Timeline]:

@@ -232,16 +232,14 @@ def _require_none_cancelled(directory: DataDirectory, cuts: Marks, before: Commi
     snapshot, precision_ms = Snapshot.take(directory), directory.config.precision_ms
     count, last = 0, 0
     for hour, log_bytes in snapshot.log_bytes.items():
-        rows = directory.cancelled.read(hour, 0, before.hours[hour].cancelled_bytes)
-        if not len(rows):
-            continue
-        view = directory.log.view(hour, log_bytes)
-        records = view.take(rows["position"].astype(np.int64) // RECORD_BYTES)
-        slot = slots_in(records, precision_ms)
-        behind = rows["offset"] >= _ends(directory, _prefixes(directory, hour, records), cuts)
-        behind &= slot > snapshot.delivered_slot
-        count += int(behind.sum())
-        last = max(last, int(slot[behind].max(initial=0)))
+        for rows in directory.cancelled.blocks(hour, 0, before.hours[hour].cancelled_bytes):
+            view = directory.log.view(hour, log_bytes)
+            records = view.take(rows["position"].astype(np.int64) // RECORD_BYTES)
+            slot = slots_in(records, precision_ms)
+            behind = rows["offset"] >= _ends(directory, _prefixes(directory, hour, records), cuts)
+            behind &= slot > snapshot.delivered_slot
+            count += int(behind.sum())
+            last = max(last, int(slot[behind].max(initial=0)))
     if count:
         until = np.datetime64(last * precision_ms, "ms")
         raise RecoveryRefused(

@@ -40,7 +40,7 @@ from duewheel.wheel.storage.byte_layouts import (
     with_level,
 )
 from duewheel.wheel.storage.hour_files import HourFiles
-from duewheel.wheel.storage.message_store import MessageStore, StoredMessages
+from duewheel.wheel.storage.message_store import MessageStore, StoredMessages, split_by_limits
 from duewheel.wheel.storage.record_builder import seal, stored_messages
 from duewheel.wheel.storage.timer_log import Records
 
@@ -165,15 +165,17 @@ class CancelLog:
         return records
 
     def blocks(self, hour: int, length: int, rows_max: int = 1_000) -> Iterator[CancelRows]:
-        """Reads all cancels in `length` bytes of a segment, a bounded number at a time.
+        """Reads all cancels in `length` bytes of a segment, a bounded part at a time.
 
         Raises:
             CorruptFile: records or requests are damaged, or missing.
         """
         step = rows_max * RECORD_BYTES
         for start in range(0, length, step):
-            records = self.records(hour, start, min(start + step, length))
-            yield self.read(hour, records, start + np.arange(len(records)) * RECORD_BYTES)
+            records, at = self.records(hour, start, min(start + step, length)), start
+            for part in split_by_limits(records):  # a producer decides how large a request is
+                yield self.read(hour, part, at + np.arange(len(part)) * RECORD_BYTES)
+                at += part.nbytes
 
     def cut(self, hour: int, positions: Int64, cut_at: Int32) -> None:
         """Sets `cut_at` of the records at these positions: from that epoch on they get no reply.

@@ -14,6 +14,7 @@ The file is unlinked with its hour. Not thread-safe.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ FOLDER = "cancelled"
 Cancellations = npt.NDArray[np.void]  # of dtype CANCELLATION
 
 _CHECKED_FROM = 8  # the field `offset`, after `check`
+_ROWS_AT_ONCE = 100_000  # a producer may cancel millions of timers of one hour
 
 
 class CancelledRecords:
@@ -65,6 +67,18 @@ class CancelledRecords:
             at = start + int(bad[0]) * CANCELLATION.itemsize
             raise CorruptFile(path, at, "a record does not match its check")
         return rows
+
+    def blocks(
+        self, hour: int, start: int, end: int, rows_max: int = _ROWS_AT_ONCE
+    ) -> Iterator[Cancellations]:
+        """Reads the records between two positions, a bounded number at a time.
+
+        Raises:
+            CorruptFile: as `read`.
+        """
+        step = rows_max * CANCELLATION.itemsize
+        for at in range(start, end, step):
+            yield self.read(hour, at, min(at + step, end))
 
     def close(self) -> None:
         self.files.close()

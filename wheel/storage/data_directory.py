@@ -290,8 +290,7 @@ class DataDirectory:
         Raises:
             CorruptFile: the file is damaged, or the log is shorter than `lengths` says.
         """
-        rows = self.cancelled.read(hour, start, lengths.cancelled_bytes)
-        if len(rows):
+        for rows in self.cancelled.blocks(hour, start, lengths.cancelled_bytes):
             self.log.mark_cancelled(hour, lengths.log_bytes, rows["position"].astype(np.int64))
 
     def restore_cancelled(self, hour: int, lengths: HourLengths) -> None:
@@ -301,10 +300,9 @@ class DataDirectory:
         Raises:
             CorruptFile: as `mark_cancelled`.
         """
-        rows = self.cancelled.read(hour, 0, lengths.cancelled_bytes)
-        positions = rows["position"].astype(np.int64)
         if lengths.log_bytes:
-            self.log.mark_cancelled(hour, lengths.log_bytes, positions, alone=True)
+            self.log.remove_marks(hour, lengths.log_bytes)
+        self.mark_cancelled(hour, lengths, 0)
 
     def _reopen(self) -> None:
         """Opens the files again after a recovery, which has unlinked the open ones."""

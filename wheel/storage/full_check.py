@@ -192,18 +192,16 @@ def check_hour(
 
 def _wrong_marks(directory: DataDirectory, hour: int, lengths: HourLengths) -> Iterator[Finding]:
     """Finds records that cancelled/<hour> names, and that are not marked as cancelled."""
-    rows = directory.cancelled.read(hour, 0, lengths.cancelled_bytes)
-    if not len(rows):
-        return
-    position = rows["position"].astype(np.int64)
-    view = directory.log.view(hour, lengths.log_bytes)
-    inside = (position >= 0) & (position % RECORD_BYTES == 0) & (position < lengths.log_bytes)
-    marked = np.zeros(len(rows), np.bool_)
-    marked[inside] = is_cancelled(view.take(position[inside] // RECORD_BYTES))
     name = f"{cancelled_records.FOLDER}/{directory.cancelled.files.path(hour).name}"
-    yield from findings_at(
-        name, position, ~marked, "not_marked", "the record is not marked as cancelled"
-    )
+    for rows in directory.cancelled.blocks(hour, 0, lengths.cancelled_bytes):
+        position = rows["position"].astype(np.int64)
+        view = directory.log.view(hour, lengths.log_bytes)
+        inside = (position >= 0) & (position % RECORD_BYTES == 0) & (position < lengths.log_bytes)
+        marked = np.zeros(len(rows), np.bool_)
+        marked[inside] = is_cancelled(view.take(position[inside] // RECORD_BYTES))
+        yield from findings_at(
+            name, position, ~marked, "not_marked", "the record is not marked as cancelled"
+        )
 
 
 def _malformed(

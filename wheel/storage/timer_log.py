@@ -88,12 +88,9 @@ class TimerLog:
             view = self._views[hour] = np.frombuffer(mapped, RECORD)
         return view
 
-    def mark_cancelled(
-        self, hour: int, log_bytes: int, positions: Int64, *, alone: bool = False
-    ) -> None:
+    def mark_cancelled(self, hour: int, log_bytes: int, positions: Int64) -> None:
         """Marks the records at these positions as cancelled, with a store of one byte each: a kill
-        leaves a record either unchanged or cancelled. `alone` removes the marks of all other
-        records.
+        leaves a record either unchanged or cancelled.
 
         Raises:
             CorruptFile: the file is shorter than `log_bytes`, or a position is not that of a
@@ -104,9 +101,16 @@ class TimerLog:
         if np.any(bad):
             at = int(positions[bad][0])
             raise CorruptFile(self.files.path(hour), at, "a cancelled record lies outside the log")
-        if alone:
-            octets[octets == MAGIC_CANCELLED] = 0
         octets[positions // RECORD_BYTES] = MAGIC_CANCELLED
+
+    def remove_marks(self, hour: int, log_bytes: int) -> None:
+        """Marks no record of an hour as cancelled.
+
+        Raises:
+            CorruptFile: the file is shorter than `log_bytes`.
+        """
+        octets = self._cancelled_bytes(hour, log_bytes)
+        octets[octets == MAGIC_CANCELLED] = 0
 
     def _cancelled_bytes(self, hour: int, log_bytes: int) -> npt.NDArray[np.uint8]:
         """Maps the byte of each record that marks it as cancelled, writable."""
