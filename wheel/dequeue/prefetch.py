@@ -162,10 +162,9 @@ class ReadAhead:
         while hour_read.slot < until and requested + _PAGE <= left and not self._stopping():
             end = min(until, hour_read.slot + _SLOTS_MAX)
             runs, end = self._directory.timeline.runs(hour_read.slot, end, _RECORDS_MAX)
-            count = 0
+            count, fits = 0, (left - requested) // _PAGE
             if len(runs):
-                pages, slots = self._pages(hour, runs)
-                fits = (left - requested) // _PAGE
+                pages, slots = self._pages(hour, runs, fits)
                 if fits < len(pages):
                     # A slot that fills the budget alone would be requested again without end.
                     end = max(int(slots[fits]) - 1, int(slots[0]))
@@ -175,8 +174,9 @@ class ReadAhead:
             hour_read.slot = end
         return requested
 
-    def _pages(self, hour: int, runs: SlotRuns) -> tuple[Int64, Int64]:
-        """Returns the pages with the slots' messages, by slot, the earliest first.
+    def _pages(self, hour: int, runs: SlotRuns, fits: int) -> tuple[Int64, Int64]:
+        """Returns the pages with the slots' messages, by slot, the earliest first; not many more
+        than `fits`, as a slot may have any number.
 
         The messages of a run are neighbours: its first and last record have the bounds.
         """
@@ -185,7 +185,10 @@ class ReadAhead:
         view = self._log.view(hour, int(last.max() + 1) * RECORD_BYTES)
         begin = view["offset_py"][first].astype(np.int64) // _PAGE
         end = (view["offset_py"][last].astype(np.int64) + view["size_py"][last] - 1) // _PAGE + 1
-        counts = end - begin
+        # Only the first and the last page of a run may be another's, too: so these are more pages
+        # than fit, or all.
+        counts, enough = end - begin, fits + 1 + 2 * len(runs)
+        counts = np.clip(enough - (np.cumsum(counts) - counts), 0, counts)
         pages, slots = ranges(begin, counts), np.repeat(runs.slot, counts)
         _, firsts = np.unique(pages, return_index=True)
         firsts.sort()

@@ -17,7 +17,9 @@ from tests.harness.local_world import LocalWorld
 from tests.harness.timer_rows import P0
 
 from duewheel.checkpoints.process_role import Role
+from duewheel.schemas.arrays import Int64, ranges
 from duewheel.threads import failures
+from duewheel.wheel.dequeue import prefetch
 from duewheel.wheel.dequeue.prefetch import ReadAhead, ReadAheadConfig, ReadAheadThread
 from duewheel.wheel.slots import HOUR_MS, WheelConfig
 
@@ -143,6 +145,23 @@ def test_the_budget_is_spent_on_what_comes_first(pending: ColdFiles) -> None:
     assert ahead.read(SLOT, START_MS) < PAGE
     assert ahead.read(SLOT + 20_000, START_MS) > PAGE
     ahead.close()
+
+
+def test_memory_follows_the_budget_and_not_the_bytes_of_a_slot(
+    pending: ColdFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A team may have gigabytes due at one instant: their pages would be a percent of that."""
+    counted: list[int] = []
+
+    def counting(firsts: Int64, counts: Int64) -> Int64:
+        counted.append(int(counts.sum()))
+        return ranges(firsts, counts)
+
+    monkeypatch.setattr(prefetch, "ranges", counting)
+    monkeypatch.setattr(prefetch, "_PAGE", 1)  # so each message has a hundred pages
+    asked = pending.look(1_800_000, pending.log.stat().st_size + 1_000)
+    assert asked == pending.log.stat().st_size + 1_000
+    assert max(counted) < 5_000  # of 150,000
 
 
 def test_a_log_beyond_the_budget_and_no_files_at_all(pending: ColdFiles, tmp_path: Path) -> None:
