@@ -5,7 +5,7 @@ The format is that of record_codec.py, which does the same for columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.varint import varint
@@ -41,5 +41,24 @@ def single(key: bytes, value: bytes | None, headers: Sequence[Header] = ()) -> B
 
 def several(keys: Sequence[bytes], value: bytes | None, headers: Sequence[Header] = ()) -> Batch:
     """A batch of records with the same value and headers."""
-    records = b"".join(encode(delta, key, value, headers) for delta, key in enumerate(keys))
-    return Batch(memoryview(records), len(keys))
+    return _batch([encode(delta, key, value, headers) for delta, key in enumerate(keys)])
+
+
+def batches(records: Iterable[tuple[bytes, bytes]], bytes_max: int) -> Iterator[Batch]:
+    """Batches of records with these keys and values, in their order. A record that has more than
+    `bytes_max` even alone gets a larger batch of its own.
+    """
+    encoded, size = list[bytes](), 0
+    for key, value in records:
+        record = encode(len(encoded), key, value)
+        if encoded and size + len(record) > bytes_max:
+            yield _batch(encoded)
+            record, encoded, size = encode(0, key, value), [], 0
+        encoded.append(record)
+        size += len(record)
+    if encoded:
+        yield _batch(encoded)
+
+
+def _batch(encoded: Sequence[bytes]) -> Batch:
+    return Batch(memoryview(b"".join(encoded)), len(encoded))

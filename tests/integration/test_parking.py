@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from tests.harness.fault_judge import FaultTopics
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.kafka_shard import CLOCK
@@ -30,14 +30,14 @@ from tests.harness.shared_broker import SharedBroker
 from tests.harness.topics import alter
 
 from duewheel.checkpoints.config_epochs import Epochs
-from duewheel.checkpoints.held_copies import Held, key_of, value_of
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.kafka.publish.held_queue import BATCHES_AT_ONCE
+from duewheel.kafka.publish.held_queue import BATCHES_AT_ONCE, split
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.dequeue_config import DequeueConfig
-from duewheel.wheel.publisher_protocol import Prepared
+from duewheel.wheel.encoded import Part
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 from duewheel.wheel.slots import WheelConfig
 
 pytestmark = pytest.mark.kafka
@@ -338,16 +338,14 @@ def test_thousands_of_held_batches_are_moved_by_many_transactions(
 ) -> None:
     """All in one would run out of time, again and again, and hold up the shard."""
     count, place = 3_000, (shard.topics.timers, 0)
-    state = shard.topics.state
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=20)
-    for number in range(count):
-        value = value_of(single(b"%d" % number, bytes(250)), None)
-        producer.send(state, key=key_of(place, Held(0, number)), value=value, partition=0)
-    producer.close()
+    copies = [Part(*place, single(b"%d" % n, bytes(250)), None) for n in range(count)]
+    written = split(copies, {place}, {}, {}, lambda: 0)
+    assert len(written.records) == 2, "they are written soon"
     epochs = Epochs.first(DequeueConfig(0, 1, {}).slot_values(WHEEL))
     parts = {place: PartitionProgress(5, 0)}
-    progress = Progress(0, 1, "a", 1, 1, epochs, parts, held={place: Held(0, count)})
+    progress = Progress(0, 1, "a", 1, 1, epochs, parts, held=written.held)
     shard.publisher.start()
+    shard.publisher.publish(PublishAttempt(progress, records=written.records))
     left = [count]
     while progress.held:
         attempt = shard.publisher.compose(Prepared(Deliveries.none()), progress)

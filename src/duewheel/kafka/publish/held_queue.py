@@ -43,7 +43,7 @@ from duewheel.schemas.wire.copy_mac import mac_header
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.schemas.wire.record_rows import rows_of
-from duewheel.schemas.wire.single_record import Header, encode, several, single
+from duewheel.schemas.wire.single_record import Header, batches, encode, several
 from duewheel.wheel.encoded import Part
 from duewheel.wheel.target_rules import Target
 
@@ -51,6 +51,9 @@ _BYTES_AT_ONCE = 4 * 1024 * 1024
 _FETCH_BYTES = 1 << 20
 # The sender sends one batch of a partition at a time: more would exceed the deadline.
 BATCHES_AT_ONCE = 256
+# For the same reason records of the state topic share batches: of 2,000 timer partitions each may
+# have one. Below the default of max.message.bytes.
+_HELD_BATCH_BYTES = 512 * 1024
 READ_BYTES = 64 * 1024 * 1024  # that one transaction reads of the state topic
 RECORD_BYTES = 1024  # that a record counts for beside its value: decoding takes as long
 
@@ -220,7 +223,7 @@ class Split:
     """Batches of a transaction: those to send now, and those to hold."""
 
     now: Sequence[Part]
-    records: Sequence[Batch]  # the batches to hold, as records of the state topic
+    records: Sequence[Batch]  # the batches to hold, each a record, in batches of the state topic
     held: Mapping[TopicPartition, Held]  # after the commit
 
 
@@ -240,7 +243,7 @@ def split(
     """
     if not closed and not held:
         return Split(parts, (), held)
-    now, records, waits = list[Part](), list[Batch](), dict(held)
+    now, records, waits = list[Part](), list[tuple[bytes, bytes]](), dict(held)
     for part in parts:
         partition = part.topic, part.partition
         if partition not in closed and partition not in waits:
@@ -249,9 +252,9 @@ def split(
         assert len(part.batch.body) <= COPY_BYTES_MAX, "fate.py has seen to it"
         before = waits.get(partition) or Held(end(), 0)
         value = value_of(part.batch, topic_ids.get(partition[0]))
-        records.append(single(key_of(partition, before), value))
+        records.append((key_of(partition, before), value))
         waits[partition] = Held(before.start_offset, before.copies + part.batch.count)
-    return Split(now, records, waits)
+    return Split(now, list(batches(records, _HELD_BATCH_BYTES)), waits)
 
 
 def log_held(before: Collection[TopicPartition], after: Collection[TopicPartition]) -> None:

@@ -149,6 +149,23 @@ def test_what_was_moved_is_never_moved_again(compacts: bool) -> None:
     assert topic.move(P1) == [b"other 1", b"other 2"]
 
 
+@pytest.mark.parametrize(("size", "batches"), [(100, 1), (1_500, 2), (600 * 1024, 500)])
+def test_copies_for_many_partitions_are_held_by_few_batches(size: int, batches: int) -> None:
+    """Kafka-python sends the batches of the state topic one after the other."""
+    places = [("timers", number) for number in range(500)]
+    body = bytes(size)
+    found = split([part(p, body, 2) for p in places], set(places), {}, {}, lambda: 7)
+    assert found.held == {place: Held(7, 2) for place in places}
+    assert len(found.records) == batches
+    assert max(len(record.body) for record in found.records) < max(512 * 1024, size + 100)
+    records = [
+        (partition_of(key or b""), bytes(batch_of(value or b"")[0].body))
+        for record in found.records
+        for _, _, key, value, _ in rows_of(record.body, record.count)
+    ]
+    assert records == [(place, body) for place in places]
+
+
 def test_no_more_is_moved_at_once_than_a_transaction_takes() -> None:
     topic = StateTopic()
     large = [bytes([n]) * (1 << 20) for n in range(9)]
