@@ -174,6 +174,43 @@ def test_a_timer_topic_rests_after_a_forged_sequence_number(
     assert shard.statistics.doubts == 1
 
 
+@pytest.mark.slow
+def test_a_timer_topic_takes_no_copies_after_a_forged_sequence_number_in_it(
+    two_teams: ProxiedShard, broker: SharedBroker
+) -> None:
+    """In each of its partitions, after each start: of all of them one transaction is aborted. Its
+    copies are held; its other timers, and those of the neighbour, leave.
+    """
+    shard, other = two_teams, f"{two_teams.topics.timers}.other"
+    orders, bills, first = shard.topics.orders, shard.topics.bills, f"{shard.topics.state}-0"
+    before = {"message.timestamp.before.max.ms": "0"}  # parks
+    alter(broker.bootstrap_servers, bills, before)
+    shard.start()
+    shard.write([(orders, 0)])
+    shard.turn_until(lambda: shard.statistics.delivered == 1, "the first never comes")
+
+    def attack(home: int, held: int) -> None:
+        for number in (0, 1):
+            forge(*(broker.bootstrap_servers, first, other, number), same_epoch=True, count=3)
+        delivered = shard.statistics.delivered
+        shard.write([(bills, 0), (orders, 1)], after_ms=0, timer_topic=other, home=home)
+        shard.write([(orders, 2)], after_ms=0)
+        shard.turn_until(lambda: shard.copies_held == held, "no copy is held")
+        shard.turn_until(lambda: shard.statistics.delivered == delivered + 2, "held up")
+        assert shard.statistics.doubts == 1, "of one topic one transaction"
+
+    attack(home=0, held=1)
+    attack(home=1, held=2)
+    assert shard.statistics.parked.keys() == {bills}, "its timers rest"
+
+    alter(broker.bootstrap_servers, bills, {name: str(2**63 - 1) for name in before})
+    shard.restart_dequeue()
+    shard.turn_until(lambda: shard.statistics.delivered == 2, "the copies never come")
+    assert shard.copies_held == 0
+    assert shard.values(bills) == {0: [0, 0]}
+    assert shard.statistics.doubts == 0
+
+
 def test_a_record_with_the_next_sequence_number_hides_a_delivery(
     two_teams: ProxiedShard, broker: SharedBroker
 ) -> None:

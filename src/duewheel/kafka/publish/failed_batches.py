@@ -38,12 +38,14 @@ class Consequences:
         shows_limit: it is encoded again in halves, or its record becomes a dead letter.
         closes_partition: its partition takes no writes for now.
         may_refuse_marker: the next start does not wait for the partition's marker for long.
+        is_foreign: another client has written to its topic under the producer id.
         rest: when timer topics rest.
     """
 
     shows_limit: bool = False
     closes_partition: bool = False
     may_refuse_marker: bool = False
+    is_foreign: bool = False
     rest: WhenToRest = WhenToRest.NEVER
 
 
@@ -75,8 +77,8 @@ def consequences_of(
         )
     if progress.failed_itself:
         return Consequences()
-    rest = WhenToRest.NEVER
-    if isinstance(error, _FOREIGN):
+    rest, is_foreign = WhenToRest.NEVER, isinstance(error, _FOREIGN)
+    if is_foreign:
         rest = WhenToRest.AT_ONCE
     elif isinstance(error, TopicAuthorizationFailedError):
         # Also in a trial: metadata has shown the right since the failure before.
@@ -86,5 +88,6 @@ def consequences_of(
     return Consequences(
         closes_partition=progress.error is None or not isinstance(error, _NO_VERDICT),
         may_refuse_marker=may_refuse_marker,
+        is_foreign=is_foreign,
         rest=rest,
     )

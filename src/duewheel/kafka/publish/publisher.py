@@ -69,7 +69,6 @@ from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.dequeue.encoder import Encoder, Observer
 from duewheel.wheel.dequeue.receipt_rows import NO_RECEIPTS, Receipts
-from duewheel.wheel.encoded import Part
 from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 from duewheel.wheel.target_rules import Target
 
@@ -238,7 +237,7 @@ class KafkaPublisher:
         batches = batches_of(attempt, self._session)
         began_ms = self._record_clock.boottime_ms()
         now_ms = self._record_clock.now_ms(attempt.due_ms)
-        note = partial(self._note_failed, attempt.parts, prepared, began_ms)
+        note = partial(self._note_failed, attempt, prepared, began_ms)
         transact = self._session.producer.transact
         try:
             stamp_ms = transact(batches, now_ms, self._limits.quiet_s, note)
@@ -277,14 +276,14 @@ class KafkaPublisher:
 
     def _note_failed(
         self,
-        parts: Sequence[Part],
+        attempt: PublishAttempt,
         prepared: Prepared,
         began_ms: int,
         outcomes: Sequence[internals.Outcome],
     ) -> None:
         """Carries out the consequences of every batch that has failed by itself."""
-        causes, failures = [], []
-        for part, error in internals.causes(parts, outcomes):
+        causes, failures, foreign = [], [], set[str]()
+        for part, error in internals.causes(attempt.parts, outcomes):
             partition, name = (part.topic, part.partition), type(error).__name__
             is_trial = self._unavailable.has_failed(partition)
             follow = consequences_of(error, outcomes[-1], is_whole=part.is_whole, is_trial=is_trial)
@@ -295,7 +294,13 @@ class KafkaPublisher:
             if follow.may_refuse_marker:
                 # A hint, unless the progress was acknowledged: Kafka names them at the next start.
                 self._session.ids.note_refusing([part.topic])
+            if follow.is_foreign:
+                foreign.add(part.topic)
             causes.append(Cause([part], f"{part.topic} refused a record: {name}", follow.rest))
+        if foreign := foreign.intersection(topic for topic, _ in attempt.progress.partitions):
+            # Copies have aborted it, and a rest of their timers would only make more of them.
+            seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
+            self._unavailable.rest_from_copies(frozenset(foreign), seconds)
         self._unavailable.note_failures(failures)
         self._note_causes(prepared, causes, began_ms)
 

@@ -39,6 +39,39 @@ class WhenToRest(Enum):
     AT_ONCE = auto()
 
 
+class RefusalRests:
+    """Rests of timer topics that have aborted transactions: from the next commit on, since a start
+    of the publisher may take long. Threads: as TimerTopicRests.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._rests = TimerTopicRests(_REFUSED_S, now_s)
+        self._lost: frozenset[str] = frozenset()  # those with refusals since the last commit
+        self._lost_since_s = math.inf  # the start of the first attempt that they have aborted
+
+    @property
+    def resting(self) -> frozenset[str]:
+        """Those that rest."""
+        return self._rests.resting
+
+    def is_resting(self, topic: str) -> bool:
+        """Whether this one rests."""
+        return self._rests.is_resting(topic)
+
+    def note_refusals(self, topics: frozenset[str], seconds: float) -> None:
+        """An attempt of so many seconds is aborted, because of these timer topics."""
+        self._lost |= topics
+        self._lost_since_s = min(self._lost_since_s, self._now_s() - seconds)
+        self._rests.note_duration(self._lost, math.inf)  # the longest, until the commit
+
+    def note_commit(self) -> None:
+        """A transaction is committed."""
+        if self._lost:
+            self._rests.note_duration(self._lost, self._now_s() - self._lost_since_s)
+            self._lost, self._lost_since_s = frozenset(), math.inf
+
+
 class RestingTimerTopics:
     """See the module's head. The publisher's thread changes it; any thread may call `beside`."""
 
@@ -50,13 +83,11 @@ class RestingTimerTopics:
         """`note` gets the timer topics whose timers are all parked, with the reasons, at every
         change.
         """
-        self._note, self._now_s = note, now_s
-        self._refused = TimerTopicRests(_REFUSED_S, now_s)
+        self._note = note
+        self._refused = RefusalRests(now_s)
         self._slow = TimerTopicRests(now_s=now_s)
         self._warned: TtlCache[str, bool] = TtlCache(now_s=now_s)  # would rest at once next time
         self._why: dict[str, str] = {}  # those of `_refused`
-        self._lost: frozenset[str] = frozenset()  # those with refusals since the last commit
-        self._lost_since_s = math.inf  # the start of the first attempt that they have aborted
 
     def beside(self, paused: PausedTimers) -> PausedTimers:
         """The paused timers, and those of timer topics that rest."""
@@ -83,17 +114,13 @@ class RestingTimerTopics:
             why = again
         if not why:
             return
-        self._lost |= frozenset(why)
-        self._lost_since_s = min(self._lost_since_s, self._now_s() - seconds)
-        self._refused.note_duration(self._lost, math.inf)  # the longest, until the commit
+        self._refused.note_refusals(frozenset(why), seconds)
         log.warning("timer topics rest after a refusal: their timers are parked", topics=dict(why))
         self._change({**self._why, **why})
 
     def note_commit(self) -> None:
         """A transaction is committed."""
-        if self._lost:
-            self._refused.note_duration(self._lost, self._now_s() - self._lost_since_s)
-            self._lost, self._lost_since_s = frozenset(), math.inf
+        self._refused.note_commit()
         if self._why:
             resting = self._refused.resting
             self._change({topic: text for topic, text in self._why.items() if topic in resting})

@@ -1,6 +1,6 @@
 """Tracks the target partitions that take no writes for now.
 
-Three sources:
+Four sources:
 
     metadata    no leader, fewer replicas in sync than `min.insync.replicas`, or a setting that no
                 transaction survives (transaction_settings.py), until metadata says otherwise
@@ -10,6 +10,10 @@ Three sources:
                 rows. It begins with the commit: a start of the publisher may take longer, and the
                 rows that have waited would be delayed by the next trial, too
     markers     the topic refuses the marker of a blocked transactional id (transactional_ids.py)
+    foreign     another client has written to a timer topic under the shard's producer id, and a
+                copy for it has aborted a transaction. Each of its partitions could abort one after
+                the other: it takes no copies for nine times as long as that has cost the others
+                (resting_timer_topics.py)
 
 wheel/dequeue/fate.py decides the fate of their rows. Each change is logged once, however many rows
 it affects.
@@ -25,6 +29,7 @@ from dataclasses import replace
 
 import structlog
 
+from duewheel.kafka.targets.resting_timer_topics import RefusalRests
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.topics.description import Partition
 from duewheel.kafka.transaction_limits import TransactionLimits
@@ -35,6 +40,7 @@ _LOGGED_MAX = 10_000
 _LINES_MAX = 20  # of the log, for the changes of one answer: a team may close 1,000 targets at once
 _NAMED_MAX = 20  # partitions that a note names
 NOTED_MAX = 100  # topics that `note` gets at once
+_FOREIGN = "another client has written to it under duewheel's producer id"
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +65,7 @@ class UnavailablePartitions:
         self._fresh: set[TopicPartition] = set()  # have failed since the last commit
         self._failed: dict[str, set[int]] = {}  # keys of `_failures`, by topic; replaced as a whole
         self._closed: Mapping[str, str] = {}  # topics, and why; replaced as a whole
+        self._foreign = RefusalRests(now_s)
         self._logged: dict[str, tuple[frozenset[int], str]] = {}  # partitions, and why
         self._note = note
         # Topic, partitions, and why they take no writes, or None if they take them again; to log
@@ -68,13 +75,20 @@ class UnavailablePartitions:
         """All partitions of these topics take no writes from now on, and of no others."""
         self._closed = why
 
+    def rest_from_copies(self, timer_topics: frozenset[str], seconds: float) -> None:
+        """An attempt of so many seconds is aborted, because another client has written to these
+        timer topics under the shard's producer id.
+        """
+        self._foreign.note_refusals(timer_topics, seconds)
+
     def with_failures(self, topic: str, target: Target) -> Target:
         """The target with the failed and closed partitions added to the unavailable ones of its
         metadata.
         """
         if target.is_unknown:
             return target
-        if (why := self._closed.get(topic)) is not None:
+        why = self._closed.get(topic) or (_FOREIGN if self._foreign.is_resting(topic) else "")
+        if why:
             every = frozenset(range(target.partitions))
             return replace(target, unavailable=every, closed_by=why)
         failed = self._failed.get(topic, ())
@@ -106,6 +120,7 @@ class UnavailablePartitions:
             if times := self._failures.get_stale(partition):
                 self._failures.put(partition, times, self._verdict_of(times))
         self._fresh.clear()
+        self._foreign.note_commit()
         if not self._logged:
             return
         written = set(partitions)

@@ -52,6 +52,10 @@ class TimerTopicRests:
     def resting(self) -> frozenset[str]:
         return self._until(self._now_s())
 
+    def is_resting(self, topic: str) -> bool:
+        """Whether this one rests."""
+        return self._now_s() < self._until_s.get(topic, -math.inf)
+
     @property
     def remembered(self) -> frozenset[str]:
         """Those that rest, or have rested in the last minutes."""

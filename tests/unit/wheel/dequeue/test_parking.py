@@ -466,6 +466,28 @@ def test_verdicts_last_longer_each_time_and_end_with_a_success() -> None:
     assert failures.with_failures("a", target) == target
 
 
+def test_a_timer_topic_with_foreign_records_takes_no_copies_for_nine_times_their_cost() -> None:
+    """In all its partitions, and after each abort anew, also if it has taken copies meanwhile."""
+    clock = ManualClock()
+    failures = UnavailablePartitions(now_s=lambda: clock.boottime_ms() / 1000)
+    target, of, cost_s, seconds = Target(12, 1_000), frozenset("a"), 0, 1_000
+    for _ in range(seconds):
+        if not failures.with_failures("a", target).unavailable:
+            failures.note_success([("a", 3)])
+            clock.sleep(1)
+            failures.note_failures([(("a", 2), "OutOfOrderSequenceNumberError")])
+            failures.rest_from_copies(of, 1)
+            assert failures.with_failures("a", target).unavailable == frozenset(range(12))
+            assert failures.with_failures("b", target) == target
+            clock.sleep(1)
+            failures.note_success([("b", 0)])
+            cost_s += 2
+        else:
+            clock.sleep(1)
+        failures.note_success([("b", 0)])
+    assert cost_s <= clock.boottime_ms() / 1000 / 10 + 2
+
+
 def test_a_name_that_is_not_looked_up_yet_has_no_failed_partitions() -> None:
     """Its rows wait anyhow, and a list of its other partitions would have 2³¹ of them."""
     failures = UnavailablePartitions()
