@@ -42,6 +42,7 @@ from duewheel.kafka.publish import transactional_ids
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.targets import resting_timer_topics
 from duewheel.kafka.transaction_errors import FENCED
+from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.wire.record_batch import seal
 from duewheel.schemas.wire.single_record import encode
 from duewheel.wheel.publisher_protocol import publish_progress
@@ -228,9 +229,13 @@ def test_a_record_with_the_next_sequence_number_hides_a_delivery(
     assert [record.value for record in shard.arrived(bills)[1]] == [b"forged"]
 
 
-def test_a_refusal_is_known_though_later_batches_have_no_result(broker: SharedBroker) -> None:
+@pytest.mark.parametrize("quiet_s", [1.0, TransactionLimits().quiet_s])
+def test_a_refusal_is_known_though_later_batches_have_no_result(
+    broker: SharedBroker, quiet_s: float
+) -> None:
     """kafka-python sends no further batch of a partition after a refusal, so the progress behind a
-    moved copy never has a result.
+    moved copy never has a result. It has begun to abort the transaction, too, which is no reason to
+    wait for the one before.
     """
     servers = broker.bootstrap_servers
     with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
@@ -243,7 +248,7 @@ def test_a_refusal_is_known_though_later_batches_have_no_result(broker: SharedBr
     place, record = session.shard_progress.partition, session.record_of(progress(2))
     batches = [((names.target, 0), record), (place, record), (place, record)]
     with pytest.raises(FENCED):
-        session.producer.transact(batches, CLOCK.now_ms(), 1.0, outcomes.extend)
+        session.producer.transact(batches, CLOCK.now_ms(), quiet_s, outcomes.extend)
     assert [each.failed_itself for each in outcomes] == [True, False, False]
     assert not session.ids.refuses_id(), "nothing was noted"
     session.ids.note_refusing([names.target])

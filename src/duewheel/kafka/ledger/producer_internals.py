@@ -320,7 +320,9 @@ def _await(
         late = _late(batches)
         if deadline.remaining_s() <= 0:
             raise deadline.exceeded(some_of(map(partition_name, late)), "no answer to a batch")
-        meanwhile()
+        has_failed = any(each.final_state is FinalState.FAILED for each in batches)
+        if not has_failed:  # else the transaction before has ended
+            meanwhile()
         if len(late) < waiting:
             waiting, quiet = len(late), Deadline(quiet_s)
             continue
@@ -329,7 +331,7 @@ def _await(
         # One response has the results of many partitions, and may have come meanwhile: those that
         # only shared it with a slow one are not late.
         is_quiet = not quiet.remaining_s() and len(_late(batches)) == len(late)
-        if is_quiet and any(each.final_state is FinalState.FAILED for each in batches):
+        if is_quiet and has_failed:
             return False
         if is_quiet and batches[-1].is_done:
             raise NoAnswer(frozenset(late), quiet_s)
