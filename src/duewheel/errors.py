@@ -1,10 +1,14 @@
-"""The tree of errors, and the exit code of each.
+"""The tree of errors, and the exit code of each. Beside it each class has its problem in the HTTP
+API, which subclasses inherit, too.
 
 DuewheelError                     1  findings, or any error without a code of its own
-├── ConfigError                   2  usage or configuration: correct it and start again
+├── ConfigError                   2  usage or configuration: an option, a field or a setting, which
+│   │                                its author corrects
 │   ├── NoDataDirectory           2  no start of this shard has made its files on this host yet
 │   ├── Misconfigured             2  Kafka, a right or a file does not fit the settings: for the
 │   │                                operator to correct, as no caller of the HTTP API can
+│   ├── TooMuch                   2  a search takes too long: narrow it, or continue it
+│   ├── NoReceipts                2  the settings name no topic for receipts
 │   ├── NoSuchSchedule            2  no recurring schedule has this name
 │   ├── Conflict                  2  pending timers do not permit a change: look at them
 │   └── InvalidTimer              2  a program requests an impossible timer: correct the call
@@ -37,27 +41,54 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import NamedTuple
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # errno of a full disk or quota
 AS_ITS_USER = "run this as the user of the shard's processes"  # ends an error about rights to files
 INIT_MAKES_IT = ": `duewheel init` creates it"  # ends an error about a topic of the service
+EXIT_CODES = {
+    0: "ok",
+    1: "findings or another failure",
+    2: "usage or configuration",
+    3: "no answer from Kafka (the message says if records may be written)",
+    4: "fenced",
+    5: "recovery refused or a file damaged",
+    6: "locked",
+    130: "interrupted",
+}
+
+
+class Problem(NamedTuple):
+    """How the HTTP API answers an error: with this status, and with `code` for programs. `text`
+    stands in place of a message that is not for every caller: the log has that one.
+    """
+
+    status: int
+    code: str
+    text: str = ""
 
 
 class DuewheelError(Exception):
     """Root of all errors that duewheel raises on purpose."""
 
     exit_code = 1
+    problem = Problem(500, "internal_error", "see the log")
     retriable = False
 
 
 class ConfigError(DuewheelError):
-    """A setting is unknown, impossible, or contradicts another; the message has the reason."""
+    """An option, a field of a request or a setting is unknown, impossible, or contradicts another;
+    the message has the reason.
+    """
 
     exit_code = 2
+    problem = Problem(422, "invalid_request")
 
 
 class NoDataDirectory(ConfigError):
     """The shard has no data directory yet; `setting` names the source of its path."""
+
+    problem = Problem(503, "no_data_directory")
 
     def __init__(self, path: Path, setting: str = "") -> None:
         super().__init__(
@@ -69,9 +100,29 @@ class NoDataDirectory(ConfigError):
 class Misconfigured(ConfigError):
     """Kafka, a right, a topic or a file does not fit the settings, whatever is requested."""
 
+    problem = Problem(
+        503, "misconfigured", "the service is not configured as it must be: its log has the reason"
+    )
+
+
+class TooMuch(ConfigError):
+    """A search or replay takes longer than it may; the message says how to ask for less, or that
+    another call continues.
+    """
+
+    problem = Problem(422, "too_much")
+
+
+class NoReceipts(ConfigError):
+    """No topic for receipts is set, so that there are none."""
+
+    problem = Problem(404, "no_receipts")
+
 
 class NoSuchSchedule(ConfigError):
     """No recurring schedule has this name; `hint` has the timer topics in which one has it."""
+
+    problem = Problem(404, "no_such_schedule")
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text + hint)
@@ -80,6 +131,8 @@ class NoSuchSchedule(ConfigError):
 
 class Conflict(ConfigError):
     """The state of a pending timer, or the number of matching ones, does not permit the change."""
+
+    problem = Problem(409, "conflict")
 
 
 class InvalidTimer(ConfigError, ValueError):
@@ -92,6 +145,7 @@ class KafkaUnavailable(DuewheelError):
     """
 
     exit_code = 3
+    problem = Problem(503, "kafka_unavailable")
     retriable = True
 
 
@@ -112,6 +166,7 @@ class Unacknowledged(DuewheelError):
     """
 
     exit_code = 3
+    problem = Problem(504, "unacknowledged")
 
     def __init__(self, text: str, **counts: int) -> None:
         super().__init__(text)
@@ -128,20 +183,28 @@ class Fenced(DuewheelError):
     """Another instance has taken the shard over; publishing more would duplicate messages."""
 
     exit_code = 4
+    problem = Problem(503, "taken_over")
 
 
 class RecoveryRefused(DuewheelError):
     """Local files and the progress in Kafka contradict each other; the message has both values."""
 
     exit_code = 5
+    problem = Problem(
+        503, "recovery_refused", "files and Kafka do not fit together: the log has the reason"
+    )
 
 
 class Unreadable(DuewheelError):
     """The data directory is damaged, not of these settings, or not for this user."""
 
+    problem = Problem(503, "unreadable")
+
 
 class Reassigned(Unreadable):
     """The files are of an earlier assignment of partitions: their timers are other shards'."""
+
+    problem = Problem(503, "resharded")
 
 
 class CorruptFile(DuewheelError):
@@ -154,6 +217,7 @@ class CorruptFile(DuewheelError):
     """
 
     exit_code = 5
+    problem = Problem(500, "corrupt_file", "a file is damaged: `duewheel check` lists it")
 
     def __init__(self, path: Path | str, offset: int, detail: str) -> None:
         super().__init__(f"{path} at byte {offset}: {detail}")
@@ -189,6 +253,8 @@ class PublishDoubt(DuewheelError):
         was_begun: False: nothing was written. The remedy is the same.
     """
 
+    problem = Problem(503, "kafka_unavailable")
+
     retriable = True
 
     def __init__(self, text: str, *, was_begun: bool = True) -> None:
@@ -207,11 +273,15 @@ class Displaced(PublishDoubt):
 class RecoveryPending(DuewheelError):
     """Dequeue has decided on a recovery of the files: this ingest must restart."""
 
+    problem = Problem(503, "recovering")
+
     retriable = True
 
 
 class IngestBehind(DuewheelError):
     """Ingest has not read all records yet that a change depends on; nothing was written."""
+
+    problem = Problem(503, "ingest_behind")
 
     retriable = True
 

@@ -41,7 +41,7 @@ from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
 from duewheel.client.replies import AnswerReader
 from duewheel.clock import SystemClock
-from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
+from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable, Misconfigured
 from duewheel.kafka.connect.client_options import shared_out_of
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
@@ -429,7 +429,7 @@ class DelayProducer:
         `max_block_ms`, and not name it.
 
         Raises:
-            ConfigError: there is no such topic.
+            Misconfigured: there is no such topic.
             KafkaUnavailable: Kafka does not answer, or gives the topic no leader yet.
         """
         if topic in self._described:
@@ -443,11 +443,11 @@ class DelayProducer:
         self._described.add(topic)
 
     def _refuse_missing(self, topic: str) -> None:
-        """Raises a ConfigError if brokers answer, and have no such topic."""
+        """Raises Misconfigured if brokers answer, and have no such topic."""
         with LogReader(self._client, [topic], partial(Deadline, _TOPIC_S)) as reader:
             known = reader.partitions()
         if not known:
-            raise ConfigError(
+            raise Misconfigured(
                 f'Kafka at {self._client.address} has no timer topic "{topic}", or this client has '
                 "no right to describe it: `duewheel init` creates those of the settings"
             )

@@ -20,7 +20,7 @@ from duewheel import factory
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter, ReceiptList, ReceiptQuery
 from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
-from duewheel.errors import INIT_MAKES_IT, ConfigError
+from duewheel.errors import INIT_MAKES_IT, ConfigError, NoReceipts
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
@@ -50,7 +50,9 @@ def list_receipts(
     of the last one that the caller has.
 
     Raises:
-        ConfigError: `page` does not parse, there are no receipts, or no such topic.
+        ConfigError: `page` does not parse.
+        NoReceipts: the settings name no topic for them.
+        Misconfigured: the topic does not exist.
         KafkaUnavailable: no answer in time.
     """
     with closing(_parts(settings, wanted, page)) as parts:
@@ -184,7 +186,7 @@ def _rows(
 def _topic(settings: Settings) -> str:
     topic = settings.timer.receipts_topic
     if topic is None:
-        raise ConfigError("there are no receipts: timer.receipts_topic names no topic")
+        raise NoReceipts("there are no receipts: timer.receipts_topic names no topic")
     return topic
 
 

@@ -20,24 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from duewheel.api.model import problems_of
-from duewheel.errors import (
-    ConfigError,
-    Conflict,
-    CorruptFile,
-    DuewheelError,
-    Fenced,
-    IngestBehind,
-    KafkaUnavailable,
-    Misconfigured,
-    NoDataDirectory,
-    NoSuchSchedule,
-    PublishDoubt,
-    Reassigned,
-    RecoveryPending,
-    Unacknowledged,
-    Unreadable,
-)
-from duewheel.serve.shard_requests import ShardAbsent
+from duewheel.errors import DuewheelError, Problem, Unacknowledged
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +33,8 @@ class Stopping(DuewheelError):
     """The server stops. The request may be sent again: it has written nothing, or is a replay,
     which a later one continues.
     """
+
+    problem = Problem(503, "stopping")
 
 
 Responses = dict[int | str, dict[str, Any]]  # FastAPI's, by status
@@ -127,37 +112,13 @@ def busy(detail: str) -> Refused:
     return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail)
 
 
-_DAMAGED = "a file is damaged: `duewheel check` lists it"
-_MISFIT = "the service is not configured as it must be: its log has the reason"
-# Of each error status, code, and any text in place of its own; the first class that fits counts.
-_ERRORS: tuple[tuple[type[Exception], HTTPStatus, str, str], ...] = (
-    (NoDataDirectory, HTTPStatus.SERVICE_UNAVAILABLE, "no_data_directory", ""),
-    (Misconfigured, HTTPStatus.SERVICE_UNAVAILABLE, "misconfigured", _MISFIT),
-    (Conflict, HTTPStatus.CONFLICT, "conflict", ""),
-    (NoSuchSchedule, HTTPStatus.NOT_FOUND, "no_such_schedule", ""),
-    (ConfigError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", ""),
-    (RecoveryPending, HTTPStatus.SERVICE_UNAVAILABLE, "recovering", ""),
-    (IngestBehind, HTTPStatus.SERVICE_UNAVAILABLE, "ingest_behind", ""),
-    (ShardAbsent, HTTPStatus.SERVICE_UNAVAILABLE, "shard_absent", ""),
-    (Unacknowledged, HTTPStatus.GATEWAY_TIMEOUT, "unacknowledged", ""),
-    (KafkaUnavailable, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable", ""),
-    (Reassigned, HTTPStatus.SERVICE_UNAVAILABLE, "resharded", ""),
-    (Fenced, HTTPStatus.SERVICE_UNAVAILABLE, "taken_over", ""),
-    (Unreadable, HTTPStatus.SERVICE_UNAVAILABLE, "unreadable", ""),
-    (PublishDoubt, HTTPStatus.SERVICE_UNAVAILABLE, "kafka_unavailable", ""),
-    (Stopping, HTTPStatus.SERVICE_UNAVAILABLE, "stopping", ""),
-    (CorruptFile, HTTPStatus.INTERNAL_SERVER_ERROR, "corrupt_file", _DAMAGED),
-    (Exception, HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "see the log"),
-)
-
-
 def refused_by(error: Exception) -> Refused:
     """Returns the problem of an error."""
     if isinstance(error, Refused):
         return error
-    status, code, text = next(row[1:] for row in _ERRORS if isinstance(error, row[0]))
+    status, code, text = (error if isinstance(error, DuewheelError) else DuewheelError).problem
     counts: dict[str, Any] = error.counts if isinstance(error, Unacknowledged) else {}
-    return Refused(status, code, text or str(error), **counts)
+    return Refused(HTTPStatus(status), code, text or str(error), **counts)
 
 
 def answer_errors(app: FastAPI) -> None:
@@ -183,12 +144,10 @@ def _answering(
 
 
 def _logged(error: DuewheelError) -> Refused:
-    refused = refused_by(error)
-    if refused.status is HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.error("a request has failed", exc_info=error)
-    elif isinstance(error, Misconfigured):
-        log.error("a request has failed", reason=str(error))
-    return refused
+    if error.problem.text:
+        trace = error if error.problem.status == HTTPStatus.INTERNAL_SERVER_ERROR else None
+        log.error("a request has failed", reason=str(error), exc_info=trace)
+    return refused_by(error)
 
 
 def _invalid(error: RequestValidationError) -> Refused:

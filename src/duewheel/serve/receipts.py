@@ -8,13 +8,18 @@ from fastapi import APIRouter, Query
 
 from duewheel.api.receipts import ReceiptList, ReceiptQuery
 from duewheel.ops.receipts import page_of_receipts
+from duewheel.serve.problems import documented
 from duewheel.serve.scopes import Scoped
 from duewheel.serve.service import KAFKA_PAGE_S, Shared
 
 reading = APIRouter(prefix="/v1", tags=["receipts"])
 
 
-@reading.get("/receipts", operation_id="list_receipts")
+@reading.get(
+    "/receipts",
+    operation_id="list_receipts",
+    responses=documented(404, "no setting asks for receipts"),
+)
 async def list_receipts(
     service: Shared, wanted: Annotated[ReceiptQuery, Query()], scope: Scoped
 ) -> ReceiptList:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from duewheel.api.fleet import Fleet
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError, Unacknowledged
+from duewheel.errors import DuewheelError, Problem, Unacknowledged
 from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.serve.fleet import (
     ANSWER_BYTES_MAX,
@@ -37,6 +37,8 @@ _SENT_ON = frozenset({"authorization", "content-type", "accept"})
 
 class ShardAbsent(DuewheelError):
     """The server of a shard's owner is not known, or cannot be connected to. Nothing was sent."""
+
+    problem = Problem(503, "shard_absent")
 
 
 class ForwardedRequest(NamedTuple):

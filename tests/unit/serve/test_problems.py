@@ -14,10 +14,16 @@ import pytest
 from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
+from tests.harness.error_tree import descendants
+from tests.harness.progress_rows import progress_of
 from tests.harness.served import CHANGING, TOKEN, bearer, fill, served, settings_of
 
 import duewheel.serve
+from duewheel.checkpoints.progress import Progress
 from duewheel.config.settings import load
+from duewheel.errors import DuewheelError
+from duewheel.ops.dead_letters import replay
+from duewheel.ops.timers import pending
 from duewheel.serve import gate
 from duewheel.serve.access import Access
 
@@ -29,6 +35,8 @@ def test_the_page_lists_every_code() -> None:
     sources = Path(duewheel.serve.__path__[0]).rglob("*.py")
     code = re.compile(r'(?:HTTPStatus\.\w+,\s*|Refused\(status, |code: str = |_failed\()"(\w+)"')
     made = {found for path in sources for found in code.findall(path.read_text())}
+    made.add(DuewheelError.problem.code)
+    made |= {kind.problem.code for kind in descendants(DuewheelError)}
     table = HTTP_MD.read_text().split("\n## Errors\n")[1].split("\n## ")[0]
     listed = re.findall(r"^\| \d+[\d, ]* \| (`.*?`) \|", table, re.MULTILINE)
     assert len(made) > 15
@@ -73,6 +81,50 @@ def test_a_volume_that_is_read_only_is_no_fault_of_the_caller(
     monkeypatch.setattr(os, "open", reading)
     with served(settings, Access(CHANGING)) as client:
         require_misconfigured(client, "/v1/pause/ingest", None, "cannot be written here")
+
+
+def test_settings_that_are_not_in_force_are_no_fault_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "newest_progress", lambda _: progress_of([("timers", 0)]))
+    with served(settings_of(tmp_path), Access(CHANGING)) as client:
+        reason = "the shard follows other settings than these"
+        require_misconfigured(client, "/v1/dead-letters/replay", {"dry_run": True}, reason)
+
+
+def test_progress_that_cannot_be_read_is_for_an_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_: Any) -> Progress:
+        return Progress.decode(b"{")
+
+    monkeypatch.setattr(replay, "newest_progress", unreadable)
+    with served(settings_of(tmp_path), Access(CHANGING)) as client, capture_logs() as log:
+        url, headers = "/v1/dead-letters/replay", bearer(TOKEN)
+        response = client.post(url, json={"dry_run": True}, headers=headers)
+    assert (response.status_code, response.json()["code"]) == (503, "recovery_refused")
+    (line,) = (each for each in log if each["log_level"] == "error")
+    assert "the progress record cannot be read" in line["reason"]
+
+
+def test_a_search_that_takes_too_long_is_no_invalid_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(tmp_path)
+    fill(settings)
+    monkeypatch.setattr(pending, "SEARCH_S", -1.0)
+    with served(settings, Access(CHANGING)) as client:
+        wanted = {"filter": {"topic": "orders"}, "dry_run": True}
+        response = client.post("/v1/cancel", json=wanted, headers=bearer(TOKEN))
+    assert (response.status_code, response.json()["code"]) == (422, "too_much")
+    assert "narrow the filter" in response.json()["detail"]
+
+
+def test_receipts_that_no_setting_asks_for_do_not_exist(tmp_path: Path) -> None:
+    with served(settings_of(tmp_path), Access(CHANGING)) as client:
+        response = client.get("/v1/receipts")
+    assert (response.status_code, response.json()["code"]) == (404, "no_receipts")
+    assert "timer.receipts_topic" in response.json()["detail"]
 
 
 def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from duewheel.errors import ConfigError
+from duewheel.errors import Misconfigured
 from duewheel.kafka.connect.token_provider import tokens_of
 
 # duewheel's guarantees depend on these: an operator's value could break them.
@@ -44,14 +44,14 @@ class ClientOptions:
         """Checks the options.
 
         Raises:
-            ConfigError: an unknown option, or one that duewheel decides itself; or the function
+            Misconfigured: an unknown option, or one that duewheel decides itself; or the function
                 for tokens does not exist.
         """
         for name in options:
             if name in _OWNED or (name not in _ALLOWED and name in KafkaProducer.DEFAULT_CONFIG):
-                raise ConfigError(f"Kafka client setting {name!r} is decided by duewheel itself")
+                raise Misconfigured(f"Kafka client setting {name!r} is decided by duewheel itself")
             if name not in _ALLOWED:
-                raise ConfigError(
+                raise Misconfigured(
                     f"unknown Kafka client setting {name!r}: the names are those of kafka-python "
                     "that producers, consumers and admin clients share"
                 )

@@ -131,7 +131,7 @@ class CommandLedger(Generic[P]):
         """As `resolve`.
 
         Raises:
-            ConfigError: one of them takes no records.
+            Misconfigured: one of them takes no records.
         """
         names = list(topics)
         return self._catalog.existing(self._admin, names, self._limits.starting(topics=len(names)))

@@ -23,7 +23,7 @@ from functools import partial
 
 from kafka import KafkaAdminClient
 
-from duewheel.errors import ConfigError
+from duewheel.errors import Misconfigured
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.compression import Compression
@@ -144,13 +144,13 @@ class TargetCatalog:
         """As `resolve`.
 
         Raises:
-            ConfigError: one of them takes no records.
+            Misconfigured: one of them takes no records.
         """
         targets = self.resolve(admin, topics, deadline)
         for topic, target in targets.items():
             if target.refusal is not Reason.NONE:
                 why = reason_text(target.refusal, topic, target)
-                raise ConfigError(
+                raise Misconfigured(
                     f"Kafka at {self._clients.address}: {why}: `duewheel init` creates what is "
                     "missing"
                 )

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from kafka import KafkaAdminClient
 from kafka.errors import for_code
 
-from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
+from duewheel.errors import KafkaUnavailable, Misconfigured, Unacknowledged
 from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import LogConnection
@@ -24,7 +24,7 @@ _DEADLINE_S = 30.0
 
 class TopicReader:
     """See the module's head. Not thread-safe. Every call has a deadline, and raises
-    KafkaUnavailable, naming the address, when it passes; ConfigError, if a right is missing.
+    KafkaUnavailable, naming the address, when it passes; Misconfigured, if a right is missing.
 
     Example:
         with TopicReader(settings.kafka.client_options("admin")) as reader:
@@ -44,7 +44,7 @@ class TopicReader:
             stopping: once set, no call waits longer than a moment for Kafka.
 
         Raises:
-            ConfigError: a client setting is unknown or decided by duewheel.
+            Misconfigured: a client setting is unknown or decided by duewheel.
         """
         self.clients = KafkaClients(client)
         self._deadline_s = deadline_s
@@ -107,7 +107,7 @@ class TopicReader:
             error = for_code(topic.error_code)
             text = f"Kafka at {self.clients.address}: topic {topic.name!r}: {error.__name__}"
             if topic.is_forbidden:
-                raise ConfigError(f"{text}: the right Describe is needed") from error()
+                raise Misconfigured(f"{text}: the right Describe is needed") from error()
             raise KafkaUnavailable(text)
         return {name: topic for name, topic in topics.items() if topic.exists}
 

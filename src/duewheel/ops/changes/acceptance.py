@@ -8,7 +8,7 @@ from duewheel import factory
 from duewheel.checkpoints.progress import Progress
 from duewheel.config import setting_names
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, Misconfigured
 from duewheel.schemas.request.preview import rejection_of
 from duewheel.schemas.wire.single_record import Header
 
@@ -48,14 +48,14 @@ def require_in_force(settings: Settings, progress: Progress | None) -> None:
     could become a dead letter. A shard without progress has yet to take them.
 
     Raises:
-        ConfigError: names the settings that differ.
+        Misconfigured: names the settings that differ.
     """
     if progress is None:
         return
     if factory.dequeue_config(settings).changes(progress, settings.wheel):
         old = progress.epochs.newest.values
         changed = setting_names.changed(old, settings, factory.slot_values(settings))
-        raise ConfigError(
+        raise Misconfigured(
             f"nothing was written; the shard follows other settings than these, by "
             f"{', '.join(sorted(changed))}: run `duewheel reconfigure`, or restore the old values"
         )

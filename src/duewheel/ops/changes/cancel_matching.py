@@ -23,7 +23,7 @@ from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary
 from duewheel.client import Answer, Cancel
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, Conflict, DuewheelError, Unacknowledged
+from duewheel.errors import ConfigError, Conflict, DuewheelError, TooMuch, Unacknowledged
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, TimerWriter
 from duewheel.ops.changes.written import WrittenChange, answer_so_far
 from duewheel.ops.files import ShardFields, open_files, shard_fields
@@ -99,8 +99,8 @@ def find_matching(
 
     Raises:
         Conflict: more match.
-        ConfigError: the filter selects everything, its timer topic is none, or the search took too
-            long.
+        ConfigError: the filter selects everything, or its timer topic is none.
+        TooMuch: the search took too long.
     """
     if selection(settings, wanted) == Filter():
         raise ConfigError("give a filter: without one every pending timer would be cancelled")
@@ -114,7 +114,7 @@ def find_matching(
             if len(matching.named) > at_most:
                 raise Conflict(f"more than {at_most} timers match: narrow the filter")
             if time.monotonic() > end_s:
-                raise ConfigError(f"the search takes longer than {within_s:g} s: narrow the filter")
+                raise TooMuch(f"the search takes longer than {within_s:g} s: narrow the filter")
     return matching
 
 

@@ -27,7 +27,7 @@ from duewheel.api.dead_letters import Replayed, ReplayFilter
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition, Selected
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import ConfigError, TooMuch
 from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
@@ -72,8 +72,10 @@ def replay(
     After `within_s` it ends, with those so far; a new run continues.
 
     Raises:
-        ConfigError: `to_topic` is one of duewheel's own topics, or does not exist; there is no such
-            timer topic; it has ended without any, though some may follow; or as `require_in_force`.
+        ConfigError: `to_topic` is one of duewheel's own topics, or does not exist; or there is no
+            such timer topic.
+        TooMuch: it has ended without any, though some may follow.
+        Misconfigured: as `require_in_force`.
         KafkaUnavailable: no answer in time.
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and replays nothing
             twice.
@@ -182,7 +184,7 @@ class _Replay:
                 if self._left == 0 or (is_late and (self._topics or self._refused)):
                     return
                 if is_late:
-                    raise ConfigError(self._without_any())
+                    raise TooMuch(self._without_any())
 
     def _without_any(self) -> str:
         """A result of none would mean that none is left."""

@@ -19,7 +19,7 @@ from duewheel.api.requests import TimerFilter, TimerQuery
 from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError
+from duewheel.errors import TooMuch
 from duewheel.ops.files import open_files, shard_fields
 from duewheel.ops.named_timer_topic import decoded_handle, narrowed
 from duewheel.ops.pages import page_of_parts
@@ -101,8 +101,8 @@ def pending_by_handle(
 
     Raises:
         InvalidTimer: the handle does not parse.
-        ConfigError, CorruptFile: as `page_of`; or the timers of its id cannot be read within
-            `within_s`.
+        TooMuch: the timers of its id cannot be read within `within_s`.
+        ConfigError, CorruptFile: as `page_of`.
     """
     named = decoded_handle(settings, handle)
     with open_files(settings) as directory:
@@ -123,7 +123,7 @@ def pending_by_handle(
                 if timer.source == named.place:
                     return timer
             if time.monotonic() > end_s:
-                raise ConfigError(
+                raise TooMuch(
                     f"too many timers have the id {named.id!r} in {named.timer_topic}: the search "
                     f"ended after {within_s:g} s. A list by this id has them all, in pages"
                 )

@@ -13,7 +13,7 @@ from tests.harness.timer_rows import P0, P1, TimerRow
 from duewheel.api.requests import TimerFilter, TimerQuery
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
-from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.errors import ConfigError, InvalidTimer, TooMuch
 from duewheel.ops.files import open_files
 from duewheel.ops.timers import pending as timers
 from duewheel.ops.timers.pending import handle_of
@@ -130,7 +130,7 @@ def test_a_search_that_takes_too_long_ends(shard: Settings) -> None:
     """A producer could otherwise hold the threads of reads, with millions of timers of an id."""
     timer = pending(shard)[0]
     missing = RecallHandle("timers", 0, 999, NOW_MS, timer.id.decode()).encode()
-    with pytest.raises(ConfigError, match="too many timers have the id"):
+    with pytest.raises(TooMuch, match="too many timers have the id"):
         timers.pending_by_handle(shard, missing, within_s=-1)
 
 
