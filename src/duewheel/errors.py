@@ -75,6 +75,10 @@ class DuewheelError(Exception):
     problem = Problem(500, "internal_error", "see the log")
     retriable = False
 
+    def reword(self, text: str) -> None:
+        """Gives the error another message, such as its own with more around it."""
+        super().__init__(text)
+
 
 class ConfigError(DuewheelError):
     """An option, a field of a request or a setting is unknown, impossible, or contradicts another;

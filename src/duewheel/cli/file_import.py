@@ -71,8 +71,11 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
             if output.is_json:
                 output.row(row)
     except (ConfigError, KafkaUnavailable, Unacknowledged) as error:
-        kind = ConfigError if isinstance(error, ConfigError) else Unacknowledged
-        raise kind(f"{so_far()}: {error}") from error
+        text = f"{so_far()}: {error}"
+        if isinstance(error, KafkaUnavailable):  # of one line: those before it may be written
+            raise Unacknowledged(text) from error
+        error.reword(text)
+        raise
     except KeyboardInterrupt:
         say(so_far())
         raise

@@ -26,13 +26,10 @@ def require_kafka(settings: Settings) -> Iterator[None]:
         try:
             yield
         except (KafkaUnavailable, Unacknowledged) as error:
-            if not errors.text:
-                raise
-            last = ClientOptions(settings.kafka.client_options("admin")).redacted(errors.text)
-            text = f"{error}; last log line: {last}"
-            if isinstance(error, Unacknowledged):
-                raise Unacknowledged(text, **error.counts) from error
-            raise KafkaUnavailable(text) from error
+            if errors.text:
+                last = ClientOptions(settings.kafka.client_options("admin")).redacted(errors.text)
+                error.reword(f"{error}; last log line: {last}")
+            raise
 
 
 def why_unreachable(settings: Settings) -> str:

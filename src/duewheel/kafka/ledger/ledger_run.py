@@ -58,5 +58,5 @@ class LedgerRun(Generic[P]):
             yield
         except (PublishDoubt, KafkaUnavailable) as error:
             if not self._dry_run:
-                error.args = (f"{written()}: {error}",)
+                error.reword(f"{written()}: {error}")
             raise
