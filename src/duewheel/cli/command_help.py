@@ -5,12 +5,7 @@ from __future__ import annotations
 import click
 
 from duewheel.cli.examples import EXAMPLES
-
-EXIT_CODES = (
-    "0 ok, 1 findings or another failure, 2 usage or configuration, 3 no answer from Kafka "
-    "(the message says if records may be written), "
-    "4 fenced, 5 recovery refused or a file damaged, 6 locked, 130 interrupted"
-)
+from duewheel.errors import EXIT_CODES
 
 
 class CommandWithExamples(click.Command):
@@ -23,7 +18,8 @@ class CommandWithExamples(click.Command):
             for line in EXAMPLES.get(_path(ctx), ()):
                 formatter.write(f"{indent}{line}\n")
         with formatter.section("Exit codes"):
-            formatter.write_text(EXIT_CODES)
+            codes = (f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+            formatter.write_text(", ".join(codes))
 
 
 def _path(ctx: click.Context) -> str:

@@ -79,8 +79,7 @@ def show_lines(rows: Iterable[SentLine | FailedLine], output: Printer) -> int:
     except KeyboardInterrupt:
         say(so_far())
         raise
-    if not output.is_json:
-        click.echo(f"{written} written, {refused} refused")
+    output.line(f"{written} written, {refused} refused")
     return 1 if refused else 0
 
 
@@ -117,11 +116,10 @@ def import_(
     with bar_of_count("lines") as advanced:
         choice = Choice(name, dry_run=dry_run, skip_refused=skip_refused, advanced=advanced)
         verdict = import_lines(settings, SystemClock(), file, defaults, choice)
-    if not output.is_json:
-        for each in verdict.refused_first:
-            click.echo(printable(f"refused: line {each.line}  {each.code}  {each.reason}"))
-        if (more := sum(verdict.refused.values()) - len(verdict.refused_first)) > 0:
-            click.echo(f"refused: {more} more lines, counted below")
+    for each in verdict.refused_first:
+        output.line(f"refused: line {each.line}  {each.code}  {each.reason}")
+    if (more := sum(verdict.refused.values()) - len(verdict.refused_first)) > 0:
+        output.line(f"refused: {more} more lines, counted below")
     output.show(verdict, hidden=("refused_first",))
     if not verdict.complete:
         say(

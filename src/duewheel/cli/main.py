@@ -1,6 +1,6 @@
 """The command line: results go to stdout, logs to stderr; `--output json` is for programs.
 
-Exit codes: EXIT_CODES (command_help.py), which every help has; errors.py has those of the errors.
+Exit codes: errors.py; every help has them.
 
 Invariant: each command imports its heavy modules itself. An import at the top would load Spark,
 pandas and Great Expectations into the dequeue process and `status`.

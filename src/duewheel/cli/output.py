@@ -39,19 +39,29 @@ class Printer:
     table_format: str = ""  # "arrow" or "parquet": lists are printed as columns
 
     def show(
-        self, result: Fields, text: Iterable[str] | None = None, *, hidden: Collection[str] = ()
+        self,
+        result: Fields,
+        text: Fields | Iterable[str] | None = None,
+        *,
+        hidden: Collection[str] = (),
     ) -> None:
         """Prints one result, which is that of a dry run if it has a true `dry_run`; as text these
-        lines, or by default its fields without those that are `hidden`.
+        lines or fields, by default its own without those that are `hidden`.
         """
         if self.is_json:
             click.echo(_json(result))
             return
-        if text is None:
-            fields = labelled(result)
+        text = result if text is None else text
+        if isinstance(text, (Result, Mapping)):
+            fields = labelled(text)
             text = _aligned({name: value for name, value in fields.items() if name not in hidden})
         for line in text:
-            click.echo(printable(line))
+            self.line(line)
+
+    def line(self, text: str = "") -> None:
+        """Prints a line for people, which programs do not get."""
+        if not self.is_json:
+            click.echo(printable(text))
 
     def rows(self, rows: Iterable[R], text: Callable[[R], str] | None = None) -> R | None:
         """Prints the results of a list, a line each as `row`; returns the last one."""

@@ -92,8 +92,8 @@ def config_check(settings: Settings, *, everything: bool, output: Printer) -> No
         return
     output.show({**with_sources(differs), **opened})
     if everything:
-        click.echo()
+        output.line()
         named = {name: with_units(section) for name, section in sections.items()}
         output.show({**named, "bounds": with_sources(bounds)})
     else:
-        click.echo("no contradictions; the other settings have their defaults: --all shows them")
+        output.line("no contradictions; the other settings have their defaults: --all shows them")

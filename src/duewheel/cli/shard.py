@@ -42,9 +42,9 @@ def status(settings: Settings, *, everything: bool, output: Printer) -> None:
         from duewheel.ops.connection import why_unreachable
 
         unreachable = why_unreachable(settings)
-    if everything and not output.is_json:
+    if everything:
         bounds = with_sources({name: each.as_json() for name, each in found.bounds.items()})
-        output.show({**labelled(found), "bounds": bounds})
+        output.show(found, {**labelled(found), "bounds": bounds})
     else:
         output.show(found, status_lines(found, clock.now_ms(), unreachable))
 
@@ -207,7 +207,7 @@ def audit(
     from duewheel.audit.run import Wanted, run_audit
 
     result = run_audit(settings, Wanted(topics, since, until))
-    output.show(result if output.is_json else result.summary)
+    output.show(result, result.summary)
     return 0 if result.ok else 1
 
 

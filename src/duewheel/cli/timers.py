@@ -89,9 +89,9 @@ def show_timers(
     else:
         rows = list(pending.matching_timers(settings, wanted, _SHOWN_MAX + 1, body=body))
     for number, row in enumerate(rows[:_SHOWN_MAX]):
-        if number and not output.is_json:
-            click.echo()
-        output.show(row if output.is_json else with_header_lines(row))
+        if number:
+            output.line()
+        output.show(row, with_header_lines(row))
     if not rows:
         say("no such timer is pending here")
     if len(rows) > _SHOWN_MAX:
@@ -115,7 +115,9 @@ def with_header_lines(timer: TimerWithMessage) -> dict[str, object]:
 
 
 @click.command(cls=CommandWithExamples)
-@click.option("--by", type=one_of("topic", "time", "level"), help="only this breakdown")
+@click.option(
+    "--by", type=one_of("topic", "time", "level"), help="only this breakdown; topic: the target"
+)
 @with_result()
 def stats(settings: Settings, by: str | None, output: Printer) -> None:
     """Count pending timers by target, level and seconds to wait.
@@ -132,7 +134,7 @@ def stats(settings: Settings, by: str | None, output: Printer) -> None:
     found = pending_stats.stats(settings, SystemClock())
     if by is None:
         counted = f"{found.pending}, {WITH_CANCELLED}"
-        output.show(found if output.is_json else {**labelled(found), "pending": counted})
+        output.show(found, {**labelled(found), "pending": counted})
         return
     label, by_label = ("topic", found.by_topic) if by == "topic" else ("within_s", found.within_s)
     rows = ({label: value, "pending": pending} for value, pending in by_label.items())

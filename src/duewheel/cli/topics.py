@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -143,8 +142,8 @@ def read(
     bound = None if since is None else Bound.parse("--from", since)
     with require_kafka(settings):
         if for_send:
-            for line in islice(lines_to_import(settings, name), limit):
-                click.echo(json.dumps(line.model_dump(exclude_unset=True)))
+            lines = islice(lines_to_import(settings, name), limit)
+            Printer(is_json=True).rows(line.model_dump(exclude_unset=True) for line in lines)
             return
         if not follow:
             rows = records_of(settings, name, bound or BEGINNING, follow=False)
