@@ -20,10 +20,7 @@ def main() -> None:
 
         sys.exit(health_command.main())
     try:
-        if sys.argv[1:2] in (["run"], ["ingest"], ["dequeue"]):
-            from duewheel.cli.processes import main as run_command
-        else:
-            from duewheel.cli.main import main as run_command
+        from duewheel.cli.main import main as run_command
 
         run_command()
     except ModuleNotFoundError as error:

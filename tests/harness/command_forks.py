@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 _MODULES = (
-    *("duewheel.cli.main", "duewheel.config.settings", "duewheel.factory"),
+    *("duewheel.cli.main", "duewheel.cli.processes", "duewheel.cli.shard", "duewheel.factory"),
     *("duewheel.ops.shard.status", "duewheel.ops.timers.pending", "kafka", "numpy"),
 )
 _REQUEST_BYTES = 1 << 20

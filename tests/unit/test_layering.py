@@ -60,13 +60,14 @@ def test_engine_needs_neither_spark_nor_kafka(folder: str) -> None:
 
 def test_the_command_line_starts_without_them() -> None:
     """Of pandas alone the start of a command would be half as long again."""
-    assert foreign_modules("duewheel.cli.main") == {"duewheel.cli.main": []}
+    names = ("duewheel.cli.main", "duewheel.cli.processes", "duewheel.cli.shard")
+    assert not any(foreign_modules(*names).values())
 
 
 def test_the_supervisor_starts_its_processes_before_it_has_heavy_libraries() -> None:
     """They start a third of a second earlier, and the supervisor needs half of the memory."""
     names, foreign = (
-        ("duewheel.cli.main", "duewheel.runtime.supervisor"),
+        ("duewheel.cli.main", "duewheel.cli.processes", "duewheel.runtime.supervisor"),
         "numpy pyarrow kafka rich",
     )
     assert not any(foreign_modules(*names, foreign=foreign).values())

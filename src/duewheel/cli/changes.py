@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from duewheel.api.limits import COMMAND_BULK_DEFAULT, COMMAND_BULK_MAX
@@ -24,9 +22,9 @@ from duewheel.cli.replies import (
 )
 from duewheel.cli.request_options import OF_NEW_TIMER, OF_PENDING_TIMERS, with_fields, with_request
 from duewheel.errors import ConfigError, Conflict
-
-if TYPE_CHECKING:
-    from duewheel.ops.changes.timer_writer import TimerWriter
+from duewheel.ops.changes import requests
+from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
+from duewheel.ops.changes.timer_writer import TimerWriter
 
 
 @click.command(cls=CommandWithExamples)
@@ -43,8 +41,6 @@ def send(writer: TimerWriter, timer: NewTimer, output: Printer) -> None:
 
     Refuses a timer that ingest would dead-letter, and says why.
     """
-    from duewheel.ops.changes import requests
-
     output.show(requests.send(writer, timer))
     if timer.if_pending == "keep":
         say_what_keep_does(writer.settings)
@@ -64,8 +60,6 @@ def cancel(writer: TimerWriter, named: NamedTimers, wait: ReplyWait, output: Pri
     Exit code 0: the reply is "cancelled"; 1: another reply, or none in time. With --no-wait, and
     without `timer.reply_topic`, 0: the cancel is written and takes effect; no reply says how.
     """
-    from duewheel.ops.changes import requests
-
     goes_on = wait.goes_on(writer.settings)
     written = requests.cancel(writer, named, reply=wait.seconds > 0)
     result = written.after(wait.seconds, goes_on)
@@ -103,8 +97,6 @@ def cancel_matching(
     Exit code 1: as for `cancel`, or some that match are left: the shard recovers, or no handle
     names them. A start does not extend the wait. Also --dry-run needs Kafka.
     """
-    from duewheel.ops.changes.cancel_matching import cancel_all, find_matching
-
     say_if_recovering(writer.settings)
     try:
         matching = find_matching(writer.settings, wanted, at_most=at_most)
@@ -146,8 +138,6 @@ def reschedule(
     headers. With --target beside it nothing is read back: key and headers are those of the options.
     The new timer is delivered whatever the reply is. Exit codes as for `cancel`.
     """
-    from duewheel.ops.changes import requests
-
     goes_on = wait.goes_on(writer.settings)
     written = requests.reschedule(writer, named, new, reply=wait.seconds > 0)
     if new.topic is not None:

@@ -15,6 +15,8 @@ from duewheel.cli.request_options import with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
+from duewheel.ops.dead_letters.listing import list_letters, page_after
+from duewheel.ops.dead_letters.replay import replay
 from duewheel.osutil.terminal import bar_of_count
 
 
@@ -36,7 +38,6 @@ def dlq_list(
     output: Printer,
 ) -> None:
     """Show dead letters, oldest first within each partition."""
-    from duewheel.ops.dead_letters.listing import list_letters, page_after
 
     def read(_: int) -> Iterator[DeadLetterSummary]:
         return list_letters(settings, wanted, page)
@@ -73,8 +74,6 @@ def dlq_replay(settings: Settings, wanted: ReplayFilter, *, dry_run: bool, outpu
     A rejected message goes back to its timer topic, an undeliverable one to its target.
     Exit code 1: some could not be written, and became dead letters again.
     """
-    from duewheel.ops.dead_letters.replay import replay
-
     with bar_of_count("dead letters") as advanced:
         result = replay(settings, SystemClock(), wanted, dry_run=dry_run, advanced=advanced)
     output.show(result)

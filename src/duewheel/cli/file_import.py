@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 
@@ -16,10 +16,11 @@ from duewheel.cli.request_options import OF_NEW_TIMER, with_fields, with_request
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, KafkaUnavailable, Unacknowledged
+from duewheel.ops.changes.timer_writer import TimerWriter
+from duewheel.ops.file_import import acknowledged
+from duewheel.ops.file_import.exactly_once import Choice, import_lines
+from duewheel.ops.recovery.from_mirror import NAME_PREFIX
 from duewheel.osutil.terminal import bar_of_count
-
-if TYPE_CHECKING:
-    from duewheel.ops.changes.timer_writer import TimerWriter
 
 
 def _with_lines(command: Command) -> Command:
@@ -42,8 +43,6 @@ def send_lines(writer: TimerWriter, file: BinaryIO, defaults: TimerFields, outpu
     Each line is acknowledged by itself: after an error, the command repeated sends lines twice.
     `import` does not. Exit code 1: some lines were refused.
     """
-    from duewheel.ops.file_import import acknowledged
-
     return show_lines(acknowledged.send_lines(writer, file, defaults), output)
 
 
@@ -108,9 +107,6 @@ def import_(
     the timers. The first line that ingest would reject ends the import. Exit code 1: some lines
     were refused.
     """
-    from duewheel.ops.file_import.exactly_once import Choice, import_lines
-    from duewheel.ops.recovery.from_mirror import NAME_PREFIX
-
     if name.startswith(NAME_PREFIX):
         raise ConfigError(f"names that begin with {NAME_PREFIX} are those of `recover`")
     with bar_of_count("lines") as advanced:

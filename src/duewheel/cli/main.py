@@ -2,8 +2,10 @@
 
 Exit codes: errors.py; every help has them.
 
-Invariant: each command imports its heavy modules itself. An import at the top would load Spark,
-pandas and Great Expectations into the dequeue process and `status`.
+Invariant: a command loads the module that has it, and no other: the models of all commands take a
+tenth of a second. In `processes`, `shard` and `developing` each command imports its package itself:
+an import at the top would load Spark, pandas and Great Expectations into dequeue and `status`. So
+do the options of writers and of Kafka, whose modules `status` imports, too.
 """
 
 from __future__ import annotations
@@ -11,22 +13,65 @@ from __future__ import annotations
 import click
 
 from duewheel import __version__
-from duewheel.cli import (
-    changes,
-    developing,
-    file_import,
-    processes,
-    recovery,
-    schedules,
-    shard,
-    timers,
-    topics,
-)
 from duewheel.cli.command_groups import GroupedCommands
-from duewheel.cli.dead_letters import dlq
 from duewheel.cli.exit_code import run_to_the_end
-from duewheel.cli.receipts import receipts
-from duewheel.cli.reconfigure import config, reconfigure
+
+# In the order of --help, and of the reference (docs/commands.md): module and help of each.
+COMMANDS = {
+    "Run a shard": {
+        "init": ("topics", "Create or check duewheel's topics, and begin a new shard."),
+        "run": ("processes", "Run ingest and dequeue, and restart a process that dies."),
+        "standby": ("processes", "Run a standby of the shard, ready to take over."),
+        "pause": ("shard", "Pause ingest or dequeue, or the deliveries of one topic or tag."),
+        "resume": ("shard", "End a pause."),
+        "ingest": ("processes", "Run only ingest: read timer topics into the wheel (Spark)."),
+        "dequeue": ("processes", "Run only dequeue: deliver due timers (no Spark, no Java)."),
+    },
+    "Look": {
+        "status": ("shard", "Show the state of the shard, from its data directory."),
+        "health": ("shard", "Show whether the shard is ready: for health checks."),
+        "stats": ("timers", "Count pending timers by target, level and seconds to wait."),
+        "list": ("timers", "List pending timers in the order in which they leave."),
+        "show": ("timers", "Show pending timers by recall handle, or by id."),
+        "receipts": ("receipts", "Show which timers were delivered: when, where, how late."),
+        "serve": ("processes", "Serve the HTTP API of the shard."),
+        "check": ("shard", "Verify all files on disk."),
+        "doctor": ("shard", "Examine host and cluster; print each finding with its remedy."),
+        "audit": (
+            "shard",
+            "Check that ingest accepts and rejects messages as the documented rules say.",
+        ),
+        "config": ("reconfigure", "Check the configuration."),
+    },
+    "Send and change timers": {
+        "send": ("changes", "Schedule one message."),
+        "send-lines": ("file_import", "Schedule a message for each line of FILE; `-` is stdin."),
+        "import": ("file_import", "Schedule a message for each line of FILE, exactly once."),
+        "cancel": ("changes", "Cancel timers by recall handle, or by id."),
+        "cancel-matching": ("changes", "Cancel all pending timers that match the options."),
+        "reschedule": ("changes", "Replace timers by a new one."),
+        "schedule": ("schedules", "Set, list, pause and stop recurring schedules."),
+        "relay": ("processes", "Send the timers that applications write to a table."),
+    },
+    "Change a shard": {
+        "reconfigure": ("reconfigure", "Apply changed settings from the next message on."),
+        "reshard": ("shard", "Reassign partitions to another number of shards."),
+    },
+    "Recover": {
+        "recover": (
+            "recovery",
+            "Report which files the next start would keep, and which messages it would read again.",
+        ),
+        "promote": ("shard", "Make this directory's standby take over, and wait for that."),
+        "dlq": ("dead_letters", "List and replay dead letters."),
+    },
+    "Try it": {
+        "demo": ("developing", "Schedule timers on a real Kafka, and check each delivery."),
+        "prove": ("developing", "Prove the guarantees on your cluster: load, kill -9, a verdict."),
+        "dev-broker": ("developing", "Run a single-node Kafka for development and tests."),
+        "topic": ("topics", "Create a topic, or read one."),
+    },
+}
 
 
 def main() -> None:
@@ -34,29 +79,11 @@ def main() -> None:
     run_to_the_end(cli)
 
 
-@click.group(cls=GroupedCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=GroupedCommands,
+    headings=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="duewheel")
 def cli() -> None:
     """Delivers Kafka messages later: never early, exactly once."""
-
-
-# In the order of --help, and of the reference (docs/commands.md).
-cli.add_commands(
-    "Run a shard",
-    *(topics.init, processes.run, processes.standby, shard.pause, shard.resume),
-    *(processes.ingest, processes.dequeue),
-)
-cli.add_commands(
-    "Look",
-    *(shard.status, shard.health, timers.stats, timers.list_timers, timers.show_timers, receipts),
-    *(processes.serve, shard.check, shard.doctor, shard.audit, config),
-)
-cli.add_commands(
-    "Send and change timers",
-    *(changes.send, file_import.send_lines, file_import.import_),
-    *(changes.cancel, changes.cancel_matching, changes.reschedule),
-    *(schedules.schedule, processes.relay),
-)
-cli.add_commands("Change a shard", reconfigure, shard.reshard)
-cli.add_commands("Recover", recovery.recover, shard.promote, dlq)
-cli.add_commands("Try it", developing.demo, developing.prove, developing.dev_broker, topics.topic)

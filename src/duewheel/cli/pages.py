@@ -10,6 +10,7 @@ from typing import TypeVar
 import click
 
 from duewheel.api.model import Result
+from duewheel.cli.arrow_output import write_table
 from duewheel.cli.options import Command
 from duewheel.cli.output import Printer, say
 
@@ -55,8 +56,6 @@ def show_page(
             yield each
 
     if output.table_format:
-        from duewheel.cli.arrow_output import write_table
-
         write_table(output.table_format, row, shown())
     else:
         output.rows(shown(), line)

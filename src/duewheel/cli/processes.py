@@ -7,7 +7,6 @@ from __future__ import annotations
 import click
 
 from duewheel.cli.command_help import CommandGroup, CommandWithExamples
-from duewheel.cli.exit_code import run_to_the_end
 from duewheel.cli.options import with_settings
 from duewheel.config.settings import Settings
 
@@ -105,13 +104,3 @@ def relay_postgres(settings: Settings, name: str) -> None:
 
     with stop_signals() as stopping:
         run_relay(settings, name, stopping)
-
-
-def main() -> None:
-    """Runs a command line of `run` or its two processes. The models of the other commands would
-    delay each of them by a tenth of a second.
-    """
-    cli = click.Group(
-        commands=[run, ingest, dequeue], context_settings={"help_option_names": ["-h", "--help"]}
-    )
-    run_to_the_end(cli)

@@ -14,6 +14,7 @@ from duewheel.cli.request_options import with_fields, with_request
 from duewheel.config.durations import duration_text
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
+from duewheel.ops.receipts import list_receipts
 
 
 @click.command(cls=CommandWithExamples)
@@ -34,8 +35,6 @@ def receipts(
     Needs `timer.receipts_topic`. Oldest first within each partition of that topic; --from bounds
     how much of it is read.
     """
-    from duewheel.ops.receipts import list_receipts
-
     show_page(
         lambda _: list_receipts(settings, wanted, page),
         DeliveryReceipt,

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import click
 
+from duewheel.audit.topic_suites import TopicSuites
 from duewheel.cli.command_help import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_dry_run, with_result
 from duewheel.cli.output import Printer, with_sources, with_units
+from duewheel.config.differences import differing
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+from duewheel.ops.changes.acceptance import require_contract
+from duewheel.ops.reconfigure import accept_loss, apply_settings, skip
+from duewheel.ops.shard.bounds_in_force import bounds_in_force
 
 
 @click.command(cls=CommandWithExamples)
@@ -47,8 +52,6 @@ def reconfigure(
     or is parked. With --accept-loss or --skip no setting changes; for these and --rotate-key both
     processes must be stopped.
     """
-    from duewheel.ops.reconfigure import accept_loss, apply_settings, skip
-
     if bool(lost) + bool(skipped) + rotate_key > 1:
         raise ConfigError("--accept-loss, --skip and --rotate-key: use one after the other")
     if skipped:
@@ -76,11 +79,6 @@ def config_check(settings: Settings, *, everything: bool, output: Printer) -> No
 
     Secrets are shown as stars. JSON has all that --all shows.
     """
-    from duewheel.audit.topic_suites import TopicSuites
-    from duewheel.config.differences import differing
-    from duewheel.ops.changes.acceptance import require_contract
-    from duewheel.ops.shard.bounds_in_force import bounds_in_force
-
     require_contract(settings)
     settings.kafka.client_options("admin")  # reads the files that it names
     TopicSuites(settings.by_topic("suite"))  # likewise

@@ -13,6 +13,8 @@ from duewheel.clock import SystemClock
 from duewheel.config.instants import epoch_ms, parse_instant
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+from duewheel.ops.recovery import from_mirror as mirror
+from duewheel.ops.recovery.preview import preview_start
 from duewheel.osutil.terminal import bar_of_count
 
 
@@ -57,9 +59,6 @@ def recover(
     --from-mirror writes a lost cluster's timers without a receipt, exactly once, from the copies of
     its topics. Exit code 1 after success: some are refused, unclear, or were copied too late.
     """
-    from duewheel.ops.recovery import from_mirror as mirror
-    from duewheel.ops.recovery.preview import preview_start
-
     if from_mirror is None:
         if delivered_before:
             raise ConfigError("--delivered-before needs --from-mirror")

@@ -17,6 +17,9 @@ from duewheel.cli.output import Printer, say
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+from duewheel.ops.files import is_recovering, open_state
+from duewheel.ops.shard.local_readiness import why_no_reply
+from duewheel.ops.shard.processes import is_starting
 
 DEFAULT_S = 10.0
 _START_S = 60.0  # a reply is awaited so long while the processes start
@@ -47,8 +50,6 @@ class _StartOnHost:
     """Whether a start on this host lasts still, or has ended since the last call."""
 
     def __init__(self, settings: Settings) -> None:
-        from duewheel.ops.shard.processes import is_starting
-
         self._is_starting = partial(is_starting, settings)
         self._end_s = time.monotonic() + _START_S
         self._was_starting, self._is_announced = self._is_starting(), False
@@ -128,7 +129,7 @@ def say_what_keep_does(settings: Settings) -> None:
 
 def say_if_missing(settings: Settings, target: str) -> None:
     """Prints that a target of a written timer does not exist yet."""
-    from duewheel.ops.topics.targets import is_missing
+    from duewheel.ops.topics.targets import is_missing  # a list needs no client of Kafka
 
     if is_missing(settings, target):
         say(
@@ -139,8 +140,6 @@ def say_if_missing(settings: Settings, target: str) -> None:
 
 def say_if_recovering(settings: Settings) -> None:
     """Prints that pending timers may be missing in the files; called before these are read."""
-    from duewheel.ops.files import is_recovering, open_state
-
     with open_state(settings) as state:
         if is_recovering(state):
             say(
@@ -151,6 +150,4 @@ def say_if_recovering(settings: Settings) -> None:
 
 def why_late(settings: Settings) -> str:
     """Returns the reasons of the shard on this host, if there are any: the end of a sentence."""
-    from duewheel.ops.shard.local_readiness import why_no_reply
-
     return "".join(f"; {reason}" for reason in why_no_reply(settings, SystemClock()))

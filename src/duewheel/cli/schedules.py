@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
 
 from duewheel.api.schedules import NewSchedule, Pause, ScheduleDifference, ScheduleSummary
+from duewheel.cli.arrow_output import write_table
 from duewheel.cli.command_help import CommandGroup
 from duewheel.cli.options import Command, with_dry_run, with_result, with_writer_from_files
 from duewheel.cli.output import Printer, say
@@ -22,11 +23,11 @@ from duewheel.clock import SystemClock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import instant_text, utc_text
 from duewheel.config.settings import Settings
-
-if TYPE_CHECKING:
-    from duewheel.ops.changes.timer_writer import TimerWriter
-    from duewheel.ops.schedules.changes import WrittenSchedule
-    from duewheel.ops.schedules.read_before_change import LogEnds
+from duewheel.ops.changes.timer_writer import TimerWriter
+from duewheel.ops.named_timer_topic import timer_topic_of
+from duewheel.ops.schedules import apply_file, changes, listing
+from duewheel.ops.schedules.changes import WrittenSchedule
+from duewheel.ops.schedules.read_before_change import LogEnds, await_read
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,10 +73,6 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
     Exit code 1: ingest has not taken it within 10 s; it is written, and takes effect then. Or
     ingest has not read earlier records of the timer topic within 5 s; nothing is written.
     """
-    from duewheel.ops.named_timer_topic import timer_topic_of
-    from duewheel.ops.schedules import changes, listing
-    from duewheel.ops.schedules.read_before_change import await_read
-
     topic = timer_topic_of(writer.settings, new.timer_topic)
     put = partial(changes.put, writer, name, new, await_read(writer.settings, [topic]))
     written = listing.patiently(put, listing.READ_PAUSES_S, partial(put, may_add=True))
@@ -91,15 +88,11 @@ def list_(settings: Settings, output: Printer) -> None:
     Reads the data directory, without Kafka. One that fires at this moment is missing. By name; of
     more than 10,000, the first ones that fire come first.
     """
-    from duewheel.ops.schedules.listing import all_schedules
-
     say_if_recovering(settings)
-    schedules = all_schedules(settings, SystemClock())
+    schedules = listing.all_schedules(settings, SystemClock())
     first = list(islice(schedules, 1))
     rows = chain(first, schedules)
     if output.table_format:
-        from duewheel.cli.arrow_output import write_table
-
         write_table(output.table_format, ScheduleSummary, rows)
     else:
         output.rows(rows, _line)
@@ -112,8 +105,6 @@ def list_(settings: Settings, output: Printer) -> None:
 @with_result()
 def next_(settings: Settings, name: str, timer_topic: str | None, output: Printer) -> None:
     """Show the next ten instants of a schedule, in UTC and in its zone."""
-    from duewheel.ops.schedules import listing
-
     say_if_recovering(settings)
     look = partial(listing.next_instants, settings, SystemClock(), name, timer_topic)
     found = listing.patiently(look, listing.READ_PAUSES_S)
@@ -142,8 +133,6 @@ def pause(
     output: Printer,
 ) -> int:
     """Pause a schedule: no instant fires until `resume`."""
-    from duewheel.ops.schedules import changes
-
     written = _patiently(changes.pause, writer, name, timer_topic, given.note)
     return _applied(writer, written, wait_s, output)
 
@@ -156,8 +145,6 @@ def resume(
     writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
     """End the pause of a schedule: the instants from now on fire."""
-    from duewheel.ops.schedules import changes
-
     written = _patiently(changes.resume, writer, name, timer_topic)
     return _applied(writer, written, wait_s, output)
 
@@ -170,8 +157,6 @@ def stop(
     writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
     """End a schedule for good."""
-    from duewheel.ops.schedules import changes
-
     written = _patiently(changes.stop, writer, name, timer_topic)
     return _applied(writer, written, wait_s, output)
 
@@ -184,8 +169,6 @@ def trigger(writer: TimerWriter, name: str, timer_topic: str | None, output: Pri
 
     Writes an ordinary timer with its message, also while it is paused.
     """
-    from duewheel.ops.schedules import changes
-
     output.show(_patiently(changes.trigger, writer, name, timer_topic))
 
 
@@ -212,9 +195,7 @@ def apply(
 
     Exit code 1: ingest has not taken all of them within 10 s.
     """
-    from duewheel.ops.schedules.apply_file import apply
-
-    found = apply(writer, file, prune=prune, dry_run=dry_run, wait_s=wait_s)
+    found = apply_file.apply(writer, file, prune=prune, dry_run=dry_run, wait_s=wait_s)
     if output.rows(found, _difference) is None:
         say(f"{file} has no schedule")
     if dry_run:
@@ -242,13 +223,10 @@ def _patiently(
     **named: P.kwargs,
 ) -> T:
     """Changes the schedule, once ingest has read all that was written before."""
-    from duewheel.ops.named_timer_topic import timer_topic_of
-    from duewheel.ops.schedules.listing import CHANGE_PAUSES_S, patiently
-    from duewheel.ops.schedules.read_before_change import await_read
-
     topic = timer_topic_of(writer.settings, timer_topic)
     ends = await_read(writer.settings, [topic])
-    return patiently(partial(change, writer, name, topic, ends, *args, **named), CHANGE_PAUSES_S)
+    apply = partial(change, writer, name, topic, ends, *args, **named)
+    return listing.patiently(apply, listing.CHANGE_PAUSES_S)
 
 
 def _applied(writer: TimerWriter, written: WrittenSchedule, wait_s: float, output: Printer) -> int:

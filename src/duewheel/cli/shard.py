@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from duewheel.api.requests import SelectivePause
+from duewheel.api.shard import PausedKind, ProcessName
 from duewheel.cli.command_help import CommandWithExamples
 from duewheel.cli.options import Command, one_of, with_dry_run, with_result, with_settings
 from duewheel.cli.output import Printer, labelled, say, with_sources
@@ -18,10 +19,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 
-if TYPE_CHECKING:
-    from duewheel.api.shard import PausedKind, ProcessName
-
-    Part = ProcessName | tuple[PausedKind, str]
+Part = ProcessName | tuple[PausedKind, str]
 
 
 @click.command(cls=CommandWithExamples)

@@ -15,10 +15,12 @@ from duewheel.cli.output import Printer, key_text, labelled, say
 from duewheel.cli.pages import show_page, with_page
 from duewheel.cli.replies import say_if_recovering
 from duewheel.cli.request_options import OF_PENDING_TIMERS, with_fields, with_request
+from duewheel.cli.status_text import WITH_CANCELLED
 from duewheel.clock import SystemClock
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+from duewheel.ops.timers import pending, pending_stats
 
 _SHOWN_MAX = 100  # timers of one id
 
@@ -37,8 +39,6 @@ def list_timers(
     schedule has `paused` in place of a due time. JSON has times in epoch milliseconds, and recall
     handles.
     """
-    from duewheel.ops.timers import pending
-
     now_ms = SystemClock().now_ms()
     say_if_recovering(settings)
     show_page(
@@ -76,8 +76,6 @@ def show_timers(
 
     Exit code 0: shown; 1: no such timer is pending.
     """
-    from duewheel.ops.timers import pending
-
     if (handle is None) == (wanted.id is None):
         raise ConfigError("give either --handle or --id")
     if handle is not None and wanted.key is not None:
@@ -124,9 +122,6 @@ def stats(settings: Settings, by: str | None, output: Printer) -> None:
 
     A cancelled timer counts until it would have left; `list` marks it.
     """
-    from duewheel.cli.status_text import WITH_CANCELLED
-    from duewheel.ops.timers import pending_stats
-
     say_if_recovering(settings)
     if by == "level":
         output.rows(pending_stats.levels(settings))

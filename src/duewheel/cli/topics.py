@@ -5,23 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import click
 
-from duewheel.api.topics import BegunShard
+from duewheel.api.topics import BegunShard, ReadRecord
 from duewheel.cli.command_help import CommandGroup, CommandWithExamples
 from duewheel.cli.options import with_result
 from duewheel.cli.output import Printer, key_text, say
 from duewheel.clock import SystemClock
 from duewheel.config.durations import duration_text
 from duewheel.config.instants import utc_text
+from duewheel.config.range_ends import BEGINNING, Bound
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
+from duewheel.ops.connection import require_kafka
+from duewheel.ops.topics.creation import begin_shard, create_topics, init_topics
+from duewheel.ops.topics.reading import lines_to_import, records_of
 from duewheel.osutil.logs import shortened
-
-if TYPE_CHECKING:
-    from duewheel.api.topics import ReadRecord
 
 
 @click.command(cls=CommandWithExamples)
@@ -52,7 +52,6 @@ def init(
     A new shard schedules every message that is in the timer topics: none may have been scheduled
     before. On a terminal it offers to create the missing targets that the settings name.
     """
-    from duewheel.ops.topics.creation import begin_shard, init_topics
 
     def is_wanted(target: str) -> bool:
         question = f"The target {target} does not exist. Create it?"
@@ -99,8 +98,6 @@ def create(
 
     Timer topics and the others of duewheel's own are created by `init`.
     """
-    from duewheel.ops.topics.creation import create_topics
-
     rows = create_topics(settings, names, partitions)
     output.rows(rows, lambda each: f"{each.topic}  {each.state}")
 
@@ -133,10 +130,6 @@ def read(
     It stores no position and joins no group. Text has one line for each record, values cut at 600
     characters; JSON has all, and headers.
     """
-    from duewheel.config.range_ends import BEGINNING, Bound
-    from duewheel.ops.connection import require_kafka
-    from duewheel.ops.topics.reading import lines_to_import, records_of
-
     if for_send and (follow or since is not None):
         raise ConfigError("--for-send reads the whole topic: without --follow and --from")
     bound = None if since is None else Bound.parse("--from", since)

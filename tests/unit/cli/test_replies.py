@@ -10,11 +10,11 @@ from tests.harness.config_file import small_settings
 from tests.harness.local_world import LocalWorld
 from tests.harness.timer_rows import P0
 
+from duewheel.cli import replies
 from duewheel.cli.main import cli
 from duewheel.cli.replies import ReplyWait, end_of_reply_wait
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.shard import processes
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_start_is_waited_for_and_one_wait_beyond_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen = iter([False, True, True, False, False])
-    monkeypatch.setattr(processes, "is_starting", lambda _: next(seen))
+    monkeypatch.setattr(replies, "is_starting", lambda _: next(seen))
     goes_on = ReplyWait().goes_on(settings)
     assert [goes_on() for _ in range(4)] == [True, True, True, False]
     assert capsys.readouterr().err.count("the shard is starting: waiting for the reply, 60 s") == 1
