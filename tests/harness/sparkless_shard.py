@@ -23,7 +23,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
+from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.transactional_producer import (
     TransactionalProducer,
@@ -240,6 +240,17 @@ def failing_third(*, committed: bool) -> Callable[..., Any]:
         raise KafkaError("the connection is gone")
 
     return fails_once
+
+
+def too_slow_above(records_max: int) -> Callable[..., Any]:
+    """A `commit_all` that runs out of time with more records than that, beside the position."""
+
+    def timed(producer: Any, batches: Any, now_ms: int, deadline: Deadline, **_: Any) -> Any:
+        if sum(batch.count for _, batch in batches) > records_max + 1:
+            raise DeadlineExceeded("no answer")
+        return commit_all(producer, batches, now_ms, deadline)
+
+    return timed
 
 
 def opening(times: int) -> Callable[..., Any]:

@@ -16,7 +16,14 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import MessageSizeTooLargeError
 from tests.harness.launcher import objects, run, wait_until
 from tests.harness.reader import read_topic
-from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, opening, until
+from tests.harness.sparkless_shard import (
+    Message,
+    SparklessShard,
+    failing_third,
+    opening,
+    too_slow_above,
+    until,
+)
 from tests.harness.topics import alter
 
 from duewheel import factory
@@ -365,6 +372,17 @@ def test_a_replay_finds_out_what_became_of_a_transaction(
         assert shard.outcomes(to_topic=shard.target) == (left, {})
     assert values(shard, shard.target) == list(range(45))
     assert shard.outcomes(to_topic=shard.target) == (0, {})
+
+
+def test_a_replay_whose_transactions_are_too_slow_halves_them(
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbered(shard, 45)
+    monkeypatch.setattr(transactional_producer, "commit_all", too_slow_above(3))
+    assert shard.outcomes(to_topic=shard.target, limit=17) == (17, {})
+    assert values(shard, shard.target) == list(range(17))
+    assert shard.outcomes(to_topic=shard.target) == (28, {})
+    assert values(shard, shard.target) == list(range(45))
 
 
 def test_a_replay_of_one_code_counts_what_was_committed_in_a_doubt(

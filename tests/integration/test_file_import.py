@@ -20,7 +20,14 @@ from tests.harness.config_file import write_config
 from tests.harness.launcher import line, objects, run
 from tests.harness.reader import read_topic
 from tests.harness.shared_broker import SharedBroker
-from tests.harness.sparkless_shard import Message, SparklessShard, failing_third, opening, until
+from tests.harness.sparkless_shard import (
+    Message,
+    SparklessShard,
+    failing_third,
+    opening,
+    too_slow_above,
+    until,
+)
 
 from duewheel.api.dead_letters import ReplayFilter
 from duewheel.api.requests import TimerFields
@@ -250,6 +257,18 @@ def test_an_import_finds_out_what_became_of_a_transaction(
         before = 4
     verdict = imported(shard, content)
     assert (verdict["already_done"], verdict["written"]) == (before, 9 - before)
+    assert keys_taken(shard) == [b"%d" % n for n in range(9)]
+
+
+def test_chunks_that_are_too_slow_are_halved(
+    shard: SparklessShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = now_ms() + HOUR_MS
+    rows = [timer(shard, str(n), later, partition=0) for n in range(9)]
+    file, choice = io.BytesIO(lines_of(*rows, {"record": {}})), Choice("mine", chunk_lines=7)
+    monkeypatch.setattr(transactional_producer, "commit_all", too_slow_above(2))
+    verdict = import_lines(shard.settings, SystemClock(), file, TimerFields(), choice).as_json()
+    assert (counts(verdict), verdict["complete"]) == ({"read": 9, "written": 9}, False)
     assert keys_taken(shard) == [b"%d" % n for n in range(9)]
 
 

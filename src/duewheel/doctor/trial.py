@@ -177,7 +177,7 @@ class _Trial:
         topic, number = self._partition
         record = NewRecord(key, topic, number, key, self._run, ())
         step = BytesPosition(self._run + key)
-        if ledger.write([record], step, act) != step:
+        if ledger.write([record], step, act).position != step:
             raise DuewheelError(f"{self._name}: the broker refuses a record of a few bytes")
 
     def _write_without_commit(self, ledger: TrialLedger, key: bytes, prevent: Act) -> None:

@@ -28,7 +28,7 @@ from tests.harness.relaying import (
     values,
     wait_empty,
 )
-from tests.harness.sparkless_shard import SparklessShard, failing_third, until
+from tests.harness.sparkless_shard import SparklessShard, failing_third, too_slow_above, until
 
 from duewheel.adapters import outbox
 from duewheel.config.settings import Settings, load
@@ -199,6 +199,15 @@ def test_a_doubt_is_resolved(
 ) -> None:
     monkeypatch.setattr(relay, "_PART_ROWS", 2)
     monkeypatch.setattr(transactional_producer, "commit_all", failing_third(committed=committed))
+    insert(connection, *"abcdefghi")
+    relay_all(settings, connection)
+    assert by_key(taken(settings)) == {b"k": [each.encode() for each in "abcdefghi"]}
+
+
+def test_a_part_that_is_too_slow_is_halved(
+    settings: Settings, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional_producer, "commit_all", too_slow_above(2))
     insert(connection, *"abcdefghi")
     relay_all(settings, connection)
     assert by_key(taken(settings)) == {b"k": [each.encode() for each in "abcdefghi"]}

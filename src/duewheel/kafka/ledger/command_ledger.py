@@ -22,7 +22,7 @@ from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.errors import Displaced, KafkaUnavailable, PublishDoubt
+from duewheel.errors import Displaced, KafkaUnavailable, PublishDoubt, TransactionTooSlow
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.ledger import producer_internals as internals
@@ -37,7 +37,7 @@ from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.dead_letters import Refusal
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel import target_rules
-from duewheel.wheel.doubt_resolution import CommitOutcome, Ledger, PositionRecord
+from duewheel.wheel.doubt_resolution import CommitOutcome, CommitResult, Ledger, PositionRecord
 from duewheel.wheel.encoded import Part
 from duewheel.wheel.target_rules import Reason, Target, reason_text
 
@@ -82,7 +82,7 @@ class CommandLedger(Generic[P]):
 
     Example:
         position = ledger.open(dry_run=False)
-        position = ledger.write(records, after)  # `after`, or the former one: plan again
+        result = ledger.write(records, after)  # its position: `after`, or the one to plan by again
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class CommandLedger(Generic[P]):
         records: Sequence[NewRecord],
         position: P,
         before_commit: Callable[[KafkaProducer], object] | None = None,
-    ) -> P:
+    ) -> CommitResult[P]:
         """Commits the records, in order within each partition, with the position after them.
 
         Args:
@@ -173,13 +173,14 @@ class CommandLedger(Generic[P]):
                 transaction open.
 
         Returns:
-            The position that Kafka has now. If it is another one, the records are not committed: a
-            broker has refused some: `refused`, and the limits of targets, have changed.
+            The outcome, with the position that Kafka has now. Records that are not committed took
+            too long (TransactionTooSlow); or a broker has refused some: `refused`, and the limits
+            of targets, have changed.
 
         Raises:
             KafkaUnavailable: no transaction survives the settings of a topic; nothing was begun.
-            PublishDoubt: the records are not committed, another run has begun, or Kafka does not
-                answer.
+            PublishDoubt: the records are not committed for another reason, another run has begun,
+                or Kafka does not answer.
         """
         before = self._refusals
         result = self._ledger.commit((records, before_commit), position)
@@ -187,14 +188,13 @@ class CommandLedger(Generic[P]):
             self._refusals = 0
         elif result.doubt is not None:
             has_new_refusals = before < self._refusals < _REFUSALS_MAX
-            if not has_new_refusals:
+            if not (has_new_refusals or isinstance(result.doubt, TransactionTooSlow)):
                 raise result.doubt
         if result.doubt is not None:
             log.warning(
                 "transaction in doubt", outcome=result.outcome.name, reason=str(result.doubt)
             )
-        assert result.position is not None, "`decode` gives the first one"
-        return result.position
+        return result
 
     def close(self) -> None:
         """Closes the clients; the next `open`, or a time-out, aborts an open transaction."""

@@ -2,22 +2,27 @@
 
 Each part of the source is planned by the position that Kafka has, then written with the position
 after it: so nothing is written twice, and nothing is left out. After a refusal of records the part
-is planned again, without them, by the position found; any other failure is the run's doubt.
+is planned again, without them, by the position found; one that took too long is halved, or it would
+fail for ever. Any other failure is the run's doubt.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from duewheel.errors import KafkaUnavailable, PublishDoubt
+from duewheel.errors import KafkaUnavailable, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.ledger.command_ledger import CommandLedger
 from duewheel.kafka.ledger.new_records import NewRecord
-from duewheel.wheel.doubt_resolution import PositionRecord
+from duewheel.wheel.doubt_resolution import CommitOutcome, PositionRecord
 
 P = TypeVar("P", bound=PositionRecord)
+Item = TypeVar("Item")  # of the source: a line, a row, a dead letter
 Part = TypeVar("Part")  # a part of the source, as the command counts it
+
+_GROWTH = 1.1  # of a transaction that was halved, by each commit
 
 
 class LedgerRun(Generic[P]):
@@ -28,28 +33,45 @@ class LedgerRun(Generic[P]):
         this one continues beside it.
         """
         self._ledger, self._dry_run, self._alone = ledger, dry_run, alone
+        self._items_max = math.inf  # of one transaction
         self.position = ledger.open(dry_run=dry_run)
 
-    def write(self, plan: Callable[[P], tuple[Sequence[NewRecord] | None, P, Part]]) -> Part:
-        """Plans and writes one transaction until it is committed; returns the part of the source.
+    def write(
+        self,
+        items: Sequence[Item],
+        plan: Callable[[P, Sequence[Item]], tuple[Sequence[NewRecord] | None, P, Part]],
+    ) -> tuple[Part, Sequence[Item]]:
+        """Plans and writes one transaction until it is committed: of all items, or of the first.
+        Returns their part of the source, and the other items.
 
         Args:
-            plan: makes of a position the records, the position after them, and the part that they
-                are of. None for the records: a later transaction commits this position, too.
+            plan: makes of a position and items the records, the position after them, and the part
+                that they are of. None for the records: a later transaction commits this position,
+                too.
 
         Raises:
+            TransactionTooSlow: one record took too long.
             PublishDoubt: another run has committed, and this one is to be `alone`.
         """
         before = self.position
         while True:
             if self._alone and self.position != before:
                 raise PublishDoubt(self._alone)
-            records, moved, part = plan(self.position)
-            is_written = records is not None and not self._dry_run
-            self.position = self._ledger.write(records or (), moved) if is_written else moved
-            # As read, equal positions may differ in spelling.
-            if self.position.encode() == moved.encode():
-                return part
+            count = int(min(len(items), self._items_max))
+            records, moved, part = plan(self.position, items[:count])
+            if records is None or self._dry_run:
+                self.position = moved
+                return part, items[count:]
+            result = self._ledger.write(records, moved)
+            assert result.position is not None, "`decode` gives the first one"
+            self.position = result.position
+            if result.outcome is CommitOutcome.COMMITTED:
+                self._items_max *= _GROWTH
+                return part, items[count:]
+            if isinstance(result.doubt, TransactionTooSlow):
+                if len(records) < 2:
+                    raise result.doubt
+                self._items_max = count / 2
 
     @contextmanager
     def after(self, written: Callable[[], str]) -> Iterator[None]:

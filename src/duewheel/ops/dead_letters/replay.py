@@ -196,13 +196,14 @@ class _Replay:
     def _write_chunk(
         self,
         run: LedgerRun[ReplayPosition],
-        letters: list[DeadLetter],
+        letters: Sequence[DeadLetter],
         partition: int,
         reached: int,
         *,
         keep: bool,
     ) -> None:
-        """Writes one transaction: the messages of the chosen letters, and the position after them.
+        """Writes the messages of the chosen letters, with the position after them: in one
+        transaction, unless that takes too long.
 
         Args:
             letters: wanted letters of `partition`.
@@ -211,17 +212,22 @@ class _Replay:
         """
 
         def plan(
-            position: ReplayPosition,
+            position: ReplayPosition, some: Sequence[DeadLetter]
         ) -> tuple[list[_Record] | None, ReplayPosition, list[_Record]]:
-            chosen, end = self._chosen(letters, position, reached)
+            is_last = len(some) == len(letters)
+            chosen, end = self._chosen(some, position, reached if is_last else some[-1].offset + 1)
             records = self._records(chosen) if chosen else []
             written = records if records or keep else None
             return written, position.moved(partition, end, *self._selected), records
 
-        self._count(run.write(plan))
+        while True:
+            records, letters = run.write(letters, plan)
+            self._count(records)
+            if not letters or self._left == 0:
+                return
 
     def _chosen(
-        self, letters: list[DeadLetter], position: ReplayPosition, reached: int
+        self, letters: Sequence[DeadLetter], position: ReplayPosition, reached: int
     ) -> tuple[list[DeadLetter], int]:
         """Selects letters that are not replayed yet, and the offset below which none remains."""
         wanted = [letter for letter in letters if not position.has(letter)]

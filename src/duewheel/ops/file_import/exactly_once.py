@@ -244,40 +244,33 @@ class _Import:
     def _send(self, run: LedgerRun[ImportPosition]) -> bool:
         """Returns whether the end of the file was reached."""
         while chunk := next_chunk(self._lines, self._choice.chunk_lines, _CHUNK_BYTES):
-            if not self._send_chunk(run, [_Line(each) for each in chunk]):
-                return False
-            self._choice.advanced(self._tally.read, None)
+            lines: Sequence[_Line] = [_Line(each) for each in chunk]
+            while lines:
+                part, lines = run.write(lines, self._planned)
+                self._digest = part.digest
+                self._tally.add(part.lines, part.now_ms)
+                if part.ending is not None and part.ending.rejection is not None:
+                    self._tally.refuse(part.ending, part.ending.rejection)
+                    return False
+                self._choice.advanced(self._tally.read, None)
         return True
 
     # ---- one chunk -------------------------------------------------------------------------
 
-    def _send_chunk(self, run: LedgerRun[ImportPosition], chunk: Sequence[_Line]) -> bool:
-        """Writes a chunk up to the first line that ends the import; returns whether to continue.
-
-        Raises:
-            PublishDoubt: another run has written meanwhile.
-        """
-
-        def plan(
-            position: ImportPosition,
-        ) -> tuple[list[NewRecord] | None, ImportPosition, _ImportPart]:
-            # Called again after an aborted transaction: until then the catalog has noted which of
-            # the records Kafka refuses.
-            part = self._part(chunk)
-            sent = [line for line in part.lines if line.record and line.rejection is None]
-            named = [(_name(line), line.record) for line in sent if line.record]
-            targets = self._ledger.existing({record.timer_topic for _, record in named})
-            lines, written = position.lines + len(part.lines), position.written + len(sent)
-            digest = part.digest.hexdigest()
-            moved = ImportPosition(lines, digest, written, self._choice.ends)
-            return new_records(named, targets) if part.lines else None, moved, part
-
-        part = run.write(plan)
-        self._digest = part.digest
-        self._tally.add(part.lines, part.now_ms)
-        if part.ending is not None and part.ending.rejection is not None:
-            self._tally.refuse(part.ending, part.ending.rejection)
-        return part.ending is None
+    def _planned(
+        self, position: ImportPosition, chunk: Sequence[_Line]
+    ) -> tuple[list[NewRecord] | None, ImportPosition, _ImportPart]:
+        """Plans a chunk up to the first line that ends the import."""
+        # Again after an aborted transaction: until then the catalog has noted which of the records
+        # Kafka refuses.
+        part = self._part(chunk)
+        sent = [line for line in part.lines if line.record and line.rejection is None]
+        named = [(_name(line), line.record) for line in sent if line.record]
+        targets = self._ledger.existing({record.timer_topic for _, record in named})
+        lines, written = position.lines + len(part.lines), position.written + len(sent)
+        digest = part.digest.hexdigest()
+        moved = ImportPosition(lines, digest, written, self._choice.ends)
+        return new_records(named, targets) if part.lines else None, moved, part
 
     def _part(self, chunk: Sequence[_Line]) -> _ImportPart:
         """Judges the lines of a chunk, up to the first one that ends the import."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -121,7 +121,7 @@ class _Relay:
         rows, unread = self._table.next_rows(self._run.position, _PART_ROWS)
 
         def plan(
-            position: RelayPosition,
+            position: RelayPosition, rows: Sequence[OutboxRow]
         ) -> tuple[list[NewRecord] | None, RelayPosition, list[RefusedRow]]:
             # Called again after an aborted transaction: until then the catalog has noted which of
             # the records Kafka refuses.
@@ -131,17 +131,20 @@ class _Relay:
             records = [record for _, record in sent]
             return records, position.after([(row.seq, row.id) for row, _ in sent]), refused
 
-        refused = [*unread, *self._run.write(plan)]
+        refused_now, left = self._run.write(rows, plan)
+        refused = [*unread, *refused_now]
         if refused:
             reason = self._table.refuse(refused)
             first_seq = refused[0].seq
             log.warning("rows are refused", rows=len(refused), first_seq=first_seq, reason=reason)
-        sent = len(rows) + len(unread) - len(refused)
-        metrics.note(sent=sent, refused=len(refused), has_more=self._table.has_more)
+        # The others come again: the table deletes the rows of one part before it gives the next.
+        sent = len(rows) - len(left) - len(refused_now)
+        has_more = self._table.has_more or bool(left)
+        metrics.note(sent=sent, refused=len(refused), has_more=has_more)
         return bool(rows or unread)
 
     def _records_of(
-        self, rows: list[OutboxRow]
+        self, rows: Sequence[OutboxRow]
     ) -> tuple[list[tuple[OutboxRow, NewRecord]], list[RefusedRow]]:
         """Returns the records of rows, and the rows that have none."""
         made, refused = list[tuple[OutboxRow, TimerRecord]](), list[RefusedRow]()

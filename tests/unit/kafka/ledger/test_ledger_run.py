@@ -1,4 +1,6 @@
-"""A run over a ledger: parts that are planned again, dry runs, errors that say what was written."""
+"""A run over a ledger: parts that are planned again or halved, dry runs, errors that say what was
+written.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from duewheel.kafka.ledger.command_ledger import CommandLedger
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.kafka.ledger.producer_internals import NotInKafka
+from duewheel.wheel.doubt_resolution import CommitOutcome, CommitResult
 
 
 @dataclass(frozen=True)
@@ -29,23 +32,30 @@ class At:
 @dataclass
 class Scripted:
     """Stands for the ledger: each write finds the next of these positions, or raises an error; then
-    all are committed.
+    all are committed that have no more records than `most`: the others are too slow.
     """
 
     found: list[At | Exception] = field(default_factory=list)
+    most: int = 1_000
     written: list[tuple[int, At]] = field(default_factory=list)
     opened_dry: bool | None = None
+    position: At = At(3)
 
     def open(self, *, dry_run: bool) -> At:
         self.opened_dry = dry_run
-        return At(3)
+        return self.position
 
-    def write(self, records: Sequence[NewRecord], position: At) -> At:
+    def write(self, records: Sequence[NewRecord], position: At) -> CommitResult[At]:
         self.written.append((len(records), position))
         found = self.found.pop(0) if self.found else At(position.count, "as read")
         if isinstance(found, Exception):
             raise found
-        return found
+        if len(records) > self.most:
+            doubt = TransactionTooSlow("too slow")
+            return CommitResult(CommitOutcome.ABORTED, self.position, doubt=doubt)
+        outcome = CommitOutcome.COMMITTED if found == position else CommitOutcome.ABORTED
+        self.position = found
+        return CommitResult(outcome, found)
 
 
 def run_over(ledger: Scripted, *, dry_run: bool = False, alone: str = "") -> LedgerRun[At]:
@@ -54,22 +64,25 @@ def run_over(ledger: Scripted, *, dry_run: bool = False, alone: str = "") -> Led
 
 @dataclass
 class PartPlan:
-    """Plans one record for each number up to `until`; notes the positions that it was given."""
+    """Plans one record for each number that the position does not have; notes the positions that it
+    was given.
+    """
 
-    until: int
     asked: list[int] = field(default_factory=list)
 
-    def __call__(self, position: At) -> tuple[list[NewRecord] | None, At, list[int]]:
+    def __call__(
+        self, position: At, numbers: Sequence[int]
+    ) -> tuple[list[NewRecord] | None, At, list[int]]:
         self.asked.append(position.count)
-        part = list(range(position.count, self.until))
+        part = [number for number in numbers if number >= position.count]
         records = [NewRecord(b"%d" % n, "t", 0, None, None, []) for n in part]
-        return records or None, At(self.until), part
+        return records or None, At(numbers[-1] + 1), part
 
 
 def test_a_part_is_written_once_and_returned() -> None:
-    ledger, plan = Scripted(), PartPlan(5)
+    ledger, plan = Scripted(), PartPlan()
     run = run_over(ledger)
-    assert run.write(plan) == [3, 4]
+    assert run.write([3, 4], plan) == ([3, 4], [])
     assert (ledger.opened_dry, ledger.written, plan.asked) == (False, [(2, At(5))], [3])
     assert run.position == At(5)
 
@@ -86,37 +99,62 @@ def test_a_part_is_written_once_and_returned() -> None:
 def test_a_part_is_planned_again_by_the_position_that_kafka_has(
     found: list[At | Exception], asked: list[int], part: list[int]
 ) -> None:
-    ledger, plan = Scripted(found), PartPlan(7)
-    assert run_over(ledger).write(plan) == part
+    ledger, plan = Scripted(found), PartPlan()
+    assert run_over(ledger).write([3, 4, 5, 6], plan) == (part, [])
     assert plan.asked == asked
 
 
 def test_a_run_that_is_to_be_alone_ends_once_another_has_committed() -> None:
-    plan = PartPlan(7)
+    plan = PartPlan()
     with pytest.raises(PublishDoubt, match="another run"):
-        run_over(Scripted([At(3), At(5)]), alone="another run").write(plan)
+        run_over(Scripted([At(3), At(5)]), alone="another run").write([3, 4, 5, 6], plan)
     assert plan.asked == [3, 3], "an abort is tried again"
+
+
+def test_a_part_that_takes_too_long_is_halved_and_nothing_is_left_out_or_doubled() -> None:
+    ledger, plan = Scripted(most=3), PartPlan()
+    run, parts = run_over(ledger, alone="another run"), list[list[int]]()
+    left: Sequence[int] = range(3, 13)
+    while left:
+        part, left = run.write(left, plan)
+        parts.append(part)
+    assert parts == [[3, 4], [5, 6], [7, 8, 9], [10, 11, 12]]
+    assert [count for count, _ in ledger.written][:3] == [10, 5, 2], "then each commit lets it grow"
+
+
+def test_one_record_that_takes_too_long_ends_the_run() -> None:
+    ledger = Scripted(most=0)
+    with pytest.raises(TransactionTooSlow):
+        run_over(ledger).write([3, 4, 5], PartPlan())
+    assert [count for count, _ in ledger.written] == [3, 1]
+
+
+def test_without_the_outcome_nothing_is_tried_again() -> None:
+    ledger = Scripted([TransactionTooSlow("no answer")])
+    with pytest.raises(TransactionTooSlow):
+        run_over(ledger).write([3, 4, 5], PartPlan())
+    assert len(ledger.written) == 1
 
 
 def test_a_position_without_records_leaves_with_a_later_transaction() -> None:
     ledger = Scripted()
     run = run_over(ledger)
-    assert run.write(lambda _: (None, At(9), "skipped")) == "skipped"
+    assert run.write([8], lambda *_: (None, At(9), "skipped")) == ("skipped", [])
     assert (ledger.written, run.position) == ([], At(9))
-    run.write(PartPlan(10))
+    run.write([9], PartPlan())
     assert ledger.written == [(1, At(10))]
 
 
 def test_a_position_may_leave_alone() -> None:
     ledger = Scripted()
-    run_over(ledger).write(lambda _: ([], At(9), None))
+    run_over(ledger).write([], lambda *_: ([], At(9), None))
     assert ledger.written == [(0, At(9))]
 
 
 def test_a_dry_run_plans_everything_and_writes_nothing() -> None:
-    ledger, plan = Scripted(), PartPlan(5)
+    ledger, plan = Scripted(), PartPlan()
     run = run_over(ledger, dry_run=True)
-    assert run.write(plan) == [3, 4]
+    assert run.write([3, 4], plan) == ([3, 4], [])
     assert (ledger.opened_dry, ledger.written, run.position) == (True, [], At(5))
 
 
