@@ -6,9 +6,9 @@
                  producer then tries to commit
     aborted      a record in a transaction that is aborted
 
-A reader of committed records must see the first two and never the others. The ledger of commands
-writes them, and the trial acts between its last acknowledgement and its commit. A step that fails
-skips the steps that depend on it.
+A reader of committed records must see the first two and never the others. Each step opens the id,
+as a start does, which aborts a transaction that was not really committed. A step that fails skips
+the steps that depend on it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 
 from kafka import KafkaProducer
 from kafka.errors import UnsupportedVersionError
@@ -31,12 +30,11 @@ from duewheel.doctor.remedies import BROKERS_LOG, has_cause
 from duewheel.doctor.scratch import POLL_S, ScratchTopic, remedy
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
-from duewheel.kafka.ledger.command_ledger import BytesPosition, CommandLedger, LedgerSpec
-from duewheel.kafka.ledger.new_records import NewRecord
+from duewheel.kafka.ledger import producer_internals as internals
+from duewheel.kafka.ledger.transactional_producer import open_producer
 from duewheel.kafka.progress.newest import newest_records
 
 COMMITTED, OFFSETS, ZOMBIE, ABORTED = b"committed", b"offsets", b"zombie", b"aborted"
-_POSITION = b"position"
 _OFFSET = 7
 _STOP_S = 1.0
 _UNNEEDED = "duewheel does not depend on it: its progress is a record"
@@ -67,10 +65,6 @@ def check_seen(topic: str, seen: set[bytes], wanted: set[bytes]) -> Findings:
         yield check.ok("an aborted transaction is not visible")
 
 
-TrialLedger = CommandLedger[BytesPosition]  # the run and its last step
-Act = Callable[[KafkaProducer], object]
-
-
 class _Trial:
     """One trial. Not thread-safe."""
 
@@ -81,25 +75,24 @@ class _Trial:
         self._subject = f"transactional id {self._name}"
         self._run = uuid.uuid4().bytes  # a topic that stays has records of earlier trials
         self._metadata = f"of run {self._run.hex()}"  # likewise, of a group
-        self._limits = replace(shard_settings.publisher_limits(cluster.settings), stop_s=_STOP_S)
-        self._ledgers: list[TrialLedger] = []
+        self._producers: list[KafkaProducer] = []
         self._committed = {COMMITTED}  # keys that a reader must see
 
     def run(self) -> Findings:
         began_ms = self._cluster.clock.boottime_ms()
         check = Check("transactions", self._subject)
         try:
-            ledger = self._open()
-            self._write(ledger, COMMITTED)
+            producer = self._begun(COMMITTED)
+            self._call("commit", producer.commit_transaction)
         except DuewheelError as error:
             yield check.error(str(error), remedy(self._cluster, error, _FAILED))
             return
         took_ms = self._cluster.clock.boottime_ms() - began_ms
         found = f"a producer was opened, and a transaction committed, in {took_ms} ms"
         yield check.ok(found)
-        yield self._try_offsets(ledger)
+        yield self._try_offsets()
         try:
-            self._try_fencing(ledger)
+            self._try_fencing()
             seen = self._read()
         except DuewheelError as error:
             check = Check("fencing", self._subject)
@@ -109,19 +102,19 @@ class _Trial:
 
     def close(self) -> None:
         """Stops the producers."""
-        for ledger in self._ledgers:
-            ledger.close()
+        for producer in self._producers:
+            internals.stop(producer, _STOP_S)
 
-    def _try_offsets(self, ledger: TrialLedger) -> DoctorFinding:
+    def _try_offsets(self) -> DoctorFinding:
         """Commits an offset with metadata beside a record, and reads it back."""
         check = Check("group_offsets", f"group {self._name}")
         offsets = {self._partition: OffsetAndMetadata(_OFFSET, self._metadata, -1)}
         try:
-            # The open aborts an earlier transaction that was not really committed.
-            ledger.open(dry_run=False)
-            self._write(
-                ledger, OFFSETS, lambda p: p.send_offsets_to_transaction(offsets, self._name)
+            producer = self._begun(OFFSETS)
+            self._call(
+                "send offsets", lambda: producer.send_offsets_to_transaction(offsets, self._name)
             )
+            self._call("commit", producer.commit_transaction)
             self._committed.add(OFFSETS)
             read = self._read_offset()
         except DuewheelError as error:
@@ -150,49 +143,38 @@ class _Trial:
                 return read
             self._cluster.clock.sleep(POLL_S)
 
-    def _try_fencing(self, older: TrialLedger) -> None:
+    def _try_fencing(self) -> None:
         """Fences a producer with an open transaction, and aborts another transaction."""
-        self._write_without_commit(older, ZOMBIE, lambda _: self._open())
-        successor = self._ledgers[-1]
+        older = self._begun(ZOMBIE)
+        self._open()
+        with contextlib.suppress(DuewheelError):  # the records that can be read show whether it was
+            self._call("commit", older.commit_transaction)
         # Once more: a broker that does not fence may have let the older one take the id back.
-        successor.open(dry_run=False)
-        self._write_without_commit(successor, ABORTED, lambda p: p.abort_transaction())
+        successor = self._begun(ABORTED)
+        self._call("abort", successor.abort_transaction)
 
     def _read(self) -> set[bytes]:
         deadline = self._cluster.reader.deadline()
         found = newest_records(self._cluster.clients, self._partition.topic, deadline)
         return {key for key, record in found.items() if record.value == self._run}
 
-    def _open(self) -> TrialLedger:
-        settings, topic = self._cluster.settings, self._partition.topic
-        name = topic.removeprefix(f"{settings.app.id}.")  # the ledger adds that to its id
-        spec = LedgerSpec("doctor", name, _POSITION, lambda read: BytesPosition(read or b""), topic)
-        ledger = CommandLedger(settings, spec, self._cluster.clock, self._limits)
-        self._ledgers.append(ledger)
-        ledger.open(dry_run=False)
-        return ledger
+    def _open(self) -> KafkaProducer:
+        """A producer that owns the id; all are kept until the trial ends."""
+        limits = shard_settings.publisher_limits(self._cluster.settings)
+        clients, deadline = self._cluster.clients, limits.starting()
+        self._producers.append(open_producer(clients, self._name, limits, deadline))
+        return self._producers[-1]
 
-    def _write(self, ledger: TrialLedger, key: bytes, act: Act = lambda _: None) -> None:
-        """Commits a record with this key, and acts before."""
-        topic, number = self._partition
-        record = NewRecord(key, topic, number, key, self._run, ())
-        step = BytesPosition(self._run + key)
-        if ledger.write([record], step, act).position != step:
-            raise DuewheelError(f"{self._name}: the broker refuses a record of a few bytes")
+    def _begun(self, key: bytes) -> KafkaProducer:
+        """A new producer, with a record of this key in an open transaction."""
+        producer, (topic, number) = self._open(), self._partition
+        producer.begin_transaction()
+        self._call(
+            "write a record",
+            lambda: producer.send(topic, self._run, key, partition=number).get(),
+        )
+        return producer
 
-    def _write_without_commit(self, ledger: TrialLedger, key: bytes, prevent: Act) -> None:
-        """Writes a record in a transaction that `prevent` keeps from being committed. Whether it
-        was shows in the records that can be read.
-        """
-        is_prevented = False
-
-        def act(producer: KafkaProducer) -> None:
-            nonlocal is_prevented
-            prevent(producer)
-            is_prevented = True
-
-        try:
-            self._write(ledger, key, act)
-        except DuewheelError:
-            if not is_prevented:
-                raise
+    def _call(self, what: str, call: Callable[[], object]) -> None:
+        cluster = self._cluster
+        cluster.clients.call(cluster.reader.deadline(), f"{self._subject}: {what}", call)

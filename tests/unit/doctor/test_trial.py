@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import MagicMock
 
 import pytest
 from kafka.errors import (
@@ -21,10 +21,8 @@ from duewheel.doctor import trial
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.scratch import ScratchTopic, not_created
 from duewheel.errors import ConfigError
-from duewheel.kafka.ledger.command_ledger import BytesPosition
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.topic_checks import TopicChecks
-from duewheel.kafka.transaction_errors import doubt_of
 
 
 @pytest.mark.parametrize(
@@ -49,21 +47,12 @@ def cluster_of(data_dir: Path) -> Cluster:
     return Cluster(settings, TopicChecks(settings.kafka.client_options("admin")), SystemClock())
 
 
-def in_doubt(error: Exception) -> NoReturn:
-    """As a transaction fails."""
-    try:
-        raise error
-    except Exception as cause:  # noqa: BLE001 - as the ledger does
-        raise doubt_of(cause, "doctor: refused") from None
-
-
 def through_clients(error: Exception) -> NoReturn:
-    """As a call fails, of opening a transactional id or of the admin client."""
+    """As a call fails."""
     with TopicChecks({}).clients.explained("open"):
         raise error
 
 
-@pytest.mark.parametrize("fails", [in_doubt, through_clients])
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
@@ -79,32 +68,14 @@ def through_clients(error: Exception) -> NoReturn:
 def test_a_trial_that_fails_has_the_remedy_of_its_reason(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    fails: Callable[[Exception], NoReturn],
     error: Exception,
     remedy: str,
 ) -> None:
-    monkeypatch.setattr(trial, "CommandLedger", lambda *_: fails(error))
+    monkeypatch.setattr(trial, "open_producer", lambda *_: through_clients(error))
     (found,) = trial.examine(cluster_of(tmp_path), ScratchTopic("duewheel.doctor.0", (), ()))
     assert (found.code, found.severity) == ("transactions", "error")
     assert remedy in found.remedy
     assert ("kafka-acls" in found.remedy) == remedy.endswith(PREFIXED)
-
-
-class Offsets:
-    """A ledger whose transactions are committed, except with a group's offset."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def open(self, **_: bool) -> None:
-        pass
-
-    def write(self, _: object, step: BytesPosition, act: Callable[[Any], object]) -> BytesPosition:
-        act(self)
-        return step
-
-    def send_offsets_to_transaction(self, *_: object) -> NoReturn:
-        in_doubt(self.error)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +87,17 @@ class Offsets:
     ],
 )
 def test_group_offsets_that_fail_have_the_remedy_of_their_reason(
-    tmp_path: Path, error: Exception, severity: str, remedy: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    severity: str,
+    remedy: str,
 ) -> None:
+    producer: Any = MagicMock()
+    producer.send_offsets_to_transaction.side_effect = error
+    monkeypatch.setattr(trial, "open_producer", lambda *_: producer)
     tried = trial._Trial(cluster_of(tmp_path), ScratchTopic("duewheel.doctor.0", (), ()))  # noqa: SLF001
-    found = tried._try_offsets(Offsets(error))  # type: ignore[arg-type]  # noqa: SLF001
+    found = tried._try_offsets()  # noqa: SLF001
     assert (found.severity, remedy in found.remedy) == (severity, True)
     assert ("kafka-acls" in found.remedy) == ("--group" in remedy)
     assert tried._committed == {trial.COMMITTED}, "no reader must see the other record"  # noqa: SLF001

@@ -1,8 +1,8 @@
-"""The ledger of whatever writes records of a source: commands, the relay, the trial of `doctor`.
+"""The ledger of whatever writes records of a source: commands, the relay.
 
-The position says how far the source was read; it is a record of the state topic, or of another one
-(`LedgerSpec.topic`). As both are committed together, a source's record is written once, whatever is
-killed and however often a command runs.
+The position says how far the source was read; it is a record of the state topic. As both are
+committed together, a source's record is written once, whatever is killed and however often a
+command runs.
 
 Of two runs with the same transactional id the one that opens last fences the other, which ends: if
 it took the id back, neither would finish.
@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 import structlog
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.clock import Clock
@@ -33,7 +33,6 @@ from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_errors import REFUSED, doubt_of
-from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.dead_letters import Refusal
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel import target_rules
@@ -49,16 +48,6 @@ _REFUSALS_MAX = 100  # per chunk; each one halves the batches or finds a bad rec
 
 
 @dataclass(frozen=True, slots=True)
-class BytesPosition:
-    """A position of bytes that the command chooses, another one for each transaction."""
-
-    value: bytes
-
-    def encode(self) -> bytes:
-        return self.value
-
-
-@dataclass(frozen=True, slots=True)
 class LedgerSpec(Generic[P]):
     """The ledger of one command.
 
@@ -67,14 +56,12 @@ class LedgerSpec(Generic[P]):
         name: of its transactional id, after the app's.
         key: of the position's record.
         decode: reads the value of that record; gets None before the first.
-        topic: has that record, in partition 0; empty: the state topic.
     """
 
     command: str
     name: str
     key: bytes
     decode: Callable[[bytes | None], P]
-    topic: str = ""
 
 
 class CommandLedger(Generic[P]):
@@ -85,18 +72,12 @@ class CommandLedger(Generic[P]):
         result = ledger.write(records, after)  # its position: `after`, or the one to plan by again
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        spec: LedgerSpec[P],
-        clock: Clock,
-        limits: TransactionLimits | None = None,
-    ) -> None:
-        """Opens an admin client, and no producer; `limits` are those of the settings by default."""
+    def __init__(self, settings: Settings, spec: LedgerSpec[P], clock: Clock) -> None:
+        """Opens an admin client, and no producer."""
         self._spec, self._clock = spec, clock
-        self._partition = KafkaPartition(spec.topic or settings.state_topic, 0)
+        self._partition = KafkaPartition(settings.state_topic, 0)
         self._clients = KafkaClients(settings.kafka.client_options("consumer"))
-        self._limits = limits or shard_settings.publisher_limits(settings)
+        self._limits = shard_settings.publisher_limits(settings)
         unavailable = UnavailablePartitions(self._limits.verdict_s)
         self._refusal_limits = RefusalLimits()
         self._catalog = TargetCatalog(
@@ -160,17 +141,8 @@ class CommandLedger(Generic[P]):
             for each, reason in zip(records, map(Reason, reasons.tolist()), strict=True)
         ]
 
-    def write(
-        self,
-        records: Sequence[NewRecord],
-        position: P,
-        before_commit: Callable[[KafkaProducer], object] | None = None,
-    ) -> CommitResult[P]:
+    def write(self, records: Sequence[NewRecord], position: P) -> CommitResult[P]:
         """Commits the records, in order within each partition, with the position after them.
-
-        Args:
-            before_commit: is called once all brokers have taken the records; its errors leave the
-                transaction open.
 
         Returns:
             The outcome, with the position that Kafka has now. Records that are not committed took
@@ -183,7 +155,7 @@ class CommandLedger(Generic[P]):
                 or Kafka does not answer.
         """
         before = self._refusals
-        result = self._ledger.commit((records, before_commit), position)
+        result = self._ledger.commit(records, position)
         if result.outcome is CommitOutcome.COMMITTED:
             self._refusals = 0
         elif result.doubt is not None:
@@ -215,12 +187,7 @@ class CommandLedger(Generic[P]):
         except KafkaUnavailable as error:
             raise doubt or error from None
 
-    def _publish(
-        self,
-        chunk: tuple[Sequence[NewRecord], Callable[[KafkaProducer], object] | None],
-        position: P,
-    ) -> int | None:
-        records, before_commit = chunk
+    def _publish(self, records: Sequence[NewRecord], position: P) -> int | None:
         targets = self.resolve({record.topic for record in records})
         for topic, target in sorted(targets.items()):
             if target.closed_by:
@@ -236,8 +203,7 @@ class CommandLedger(Generic[P]):
         note = partial(self._note_refusals, parts)
         try:
             self._producer.warm_metadata(targets, deadline)
-            now_ms = self._clock.now_ms()
-            return self._producer.transact(batches, now_ms, note=note, before_commit=before_commit)
+            return self._producer.transact(batches, self._clock.now_ms(), note=note)
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
             reason = f"{self._spec.command}: {self._clients.explain(error)}"
             raise doubt_of(error, f"{reason}: run it again, nothing is doubled") from None

@@ -20,7 +20,7 @@ from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline, within
+from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.transaction_errors import FENCED, PartitionRefusesId
 from duewheel.kafka.transaction_limits import TransactionLimits
@@ -105,7 +105,6 @@ class TransactionalProducer:
         now_ms: int,
         quiet_s: float = math.inf,
         note: Callable[[Sequence[internals.Outcome]], None] = lambda _: None,
-        before_commit: Callable[[KafkaProducer], object] | None = None,
     ) -> int | None:
         """One transaction, as `commit_all`, within its deadline. Any error leaves a
         doubt (`doubt_of`).
@@ -126,7 +125,6 @@ class TransactionalProducer:
             deadline,
             quiet_s=quiet_s,
             meanwhile=self._begun_check(producer, deadline.part(_UNENDED_S)),
-            before_commit=before_commit,
         )
         # The cause first: the other batches were aborted with it, and their errors name no reason.
         causes_first = sorted(outcomes, key=lambda outcome: not outcome.failed_itself)
@@ -200,17 +198,15 @@ def commit_all(
     deadline: Deadline,
     quiet_s: float = math.inf,
     meanwhile: Callable[[], object] = lambda: None,
-    before_commit: Callable[[KafkaProducer], object] | None = None,
 ) -> list[internals.Outcome]:
     """One transaction: begin, queue, check every result, commit unless one has an error. In the
-    caller's thread: of its calls only `before_commit` can wait without a limit.
+    caller's thread: none of its calls can wait without a limit.
 
     Args:
         batches: in order within each partition; the last one as in `await_outcomes`.
         now_ms: the records' timestamp.
         quiet_s: as in `await_outcomes`; a second is added for each MiB of the largest batch.
         meanwhile: as in `await_outcomes`.
-        before_commit: is called once every batch was acknowledged.
 
     Raises:
         DeadlineExceeded, NotInKafka, NoAnswer: as `await_outcomes`; or the commit has no
@@ -227,7 +223,5 @@ def commit_all(
     outcomes = internals.await_outcomes(producer, queued, deadline, patience_s, meanwhile)
     # kafka-python itself would commit without the batches that have failed: messages would be lost.
     if all(outcome.error is None for outcome in outcomes):
-        if before_commit is not None:
-            within(deadline, "before the commit", partial(before_commit, producer))
         internals.commit(producer, deadline)
     return outcomes
