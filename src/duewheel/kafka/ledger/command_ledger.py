@@ -29,9 +29,8 @@ from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.new_records import NewRecord, parts_of
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.progress.newest import newest_record
-from duewheel.kafka.targets.catalog import TargetCatalog
+from duewheel.kafka.targets.described_targets import DescribedTargets, require_usable
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
-from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_errors import REFUSED, doubt_of
 from duewheel.schemas.dead_letters import Refusal
 from duewheel.schemas.wire.single_record import single
@@ -78,11 +77,8 @@ class CommandLedger(Generic[P]):
         self._partition = KafkaPartition(settings.state_topic, 0)
         self._clients = KafkaClients(settings.kafka.client_options("consumer"))
         self._limits = shard_settings.publisher_limits(settings)
-        unavailable = UnavailablePartitions(self._limits.verdict_s)
         self._refusal_limits = RefusalLimits()
-        self._catalog = TargetCatalog(
-            self._clients, self._limits, unavailable, self._refusal_limits
-        )
+        self._targets = DescribedTargets(self._clients, self._limits, self._refusal_limits)
         self._ledger = Ledger(self._start, self._publish)
         transactional_id = f"{settings.app.id}.{spec.name}"
         self._producer = TransactionalProducer(self._clients, transactional_id, self._limits)
@@ -106,7 +102,7 @@ class CommandLedger(Generic[P]):
         """The targets of topics; KafkaUnavailable without an answer in time."""
         names = list(topics)
         deadline = self._limits.starting(topics=len(names))
-        return self._catalog.resolve(self._admin, names, deadline)
+        return self._targets.resolve(self._admin, names, deadline)
 
     def existing(self, topics: Iterable[str]) -> dict[str, Target]:
         """As `resolve`.
@@ -114,8 +110,9 @@ class CommandLedger(Generic[P]):
         Raises:
             Misconfigured: one of them takes no records.
         """
-        names = list(topics)
-        return self._catalog.existing(self._admin, names, self._limits.starting(topics=len(names)))
+        targets = self.resolve(topics)
+        require_usable(targets, self._clients.address)
+        return targets
 
     def refusals(
         self, records: Sequence[NewRecord], targets: Mapping[str, Target]
@@ -215,4 +212,4 @@ class CommandLedger(Generic[P]):
             self._refusal_limits.note_refusal(part, error)
         if refused:
             self._refusals += 1
-            self._catalog.forget()  # its targets contain limits
+            self._targets.forget()  # its targets contain limits

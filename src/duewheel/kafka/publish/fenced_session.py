@@ -25,6 +25,7 @@ from duewheel.kafka.progress.shard_progress import ShardProgress
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.kafka.publish.transactional_ids import TransactionalIds, settled
 from duewheel.kafka.targets.catalog import TargetCatalog
+from duewheel.kafka.targets.described_targets import require_usable
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
@@ -194,7 +195,9 @@ class FencedSession:
 
     def _require_state_topic(self, admin: KafkaAdminClient, deadline: Deadline) -> None:
         topic, number = self.shard_progress.partition
-        target = self._catalog.existing(admin, [topic], deadline)[topic]
+        targets = self._catalog.resolve(admin, [topic], deadline)
+        require_usable(targets, self._clients.address)
+        target = targets[topic]
         if target.partitions <= number:
             raise ConfigError(
                 f"state topic {topic!r} has {target.partitions} partitions, shard {number} "

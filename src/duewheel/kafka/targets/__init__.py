@@ -1,8 +1,9 @@
-"""Targets: `catalog` caches the limits of their topics, which `describe_targets` asks Kafka for and
-`refusal_limits` keeps from refused batches.
+"""Targets: `described_targets` caches the limits of their topics, which `describe_targets` asks
+Kafka for and `refusal_limits` keeps from refused batches.
 
-`background_lookups` fetches the others beside transactions; `unavailable_partitions` decides which
-of their partitions take no writes for now, `new_partitions` which have no log yet, `costly_targets`
-which topics make appends slow, `resting_timer_topics` which timer topics rest after a refusal.
-`work_rests` bounds the time that lookups and slow appends take, `ttl_cache` is the cache itself.
+`catalog` has those of deliveries: `background_lookups` fetches the others beside transactions;
+`unavailable_partitions` decides which of their partitions take no writes for now, `new_partitions`
+which have no log yet, `costly_targets` which topics make appends slow, `resting_timer_topics` which
+timer topics rest after a refusal. `work_rests` bounds the time that lookups and slow appends take,
+`ttl_cache` is the cache itself.
 """

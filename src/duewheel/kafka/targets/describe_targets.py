@@ -43,7 +43,7 @@ NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
 
 
 class TargetDescriber:
-    """See the module's head. Any thread may call it, with a client of its own."""
+    """See the module's head. Any thread may call it; threads may share an admin client."""
 
     def __init__(
         self,

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 from kafka.errors import InvalidRecordError, MessageSizeTooLargeError
+from structlog.testing import capture_logs
 from tests.harness.deliveries import rows
 
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX, TargetCatalog
+from duewheel.kafka.targets.described_targets import DescribedTargets
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
@@ -69,13 +71,8 @@ def catalog(
     refusals: RefusalLimits | None = None,
     now_s: Callable[[], float] = lambda: 0.0,
 ) -> TargetCatalog:
-    return TargetCatalog(
-        KafkaClients({}),
-        limits,
-        unavailable or UnavailablePartitions(),
-        refusals or RefusalLimits(),
-        now_s=now_s,
-    )
+    described = DescribedTargets(KafkaClients({}), limits, refusals or RefusalLimits(), now_s=now_s)
+    return TargetCatalog(described, unavailable or UnavailablePartitions(), now_s)
 
 
 def look_up(asked: TargetCatalog, cluster: MetadataClient, *names: str) -> dict[str, Target]:
@@ -160,6 +157,27 @@ def test_a_failed_partition_takes_no_writes_until_rows_for_it_are_published() ->
     assert asked.recall(["t"])["t"].batch_bytes == size, "batches stay as large"
     failures.note_success([("t", 1)])
     assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
+
+
+def test_only_the_catalog_of_deliveries_logs_the_fate_of_timers() -> None:
+    """Commands describe timer topics, too: nothing of theirs is parked."""
+
+    class Flushing(MetadataClient):
+        def describe_configs(self, resources: Sequence[Any], **_: Any) -> dict[str, Any]:
+            flush = {"value": "1", "config_source": "DYNAMIC_TOPIC_CONFIG"}
+            return {"topic": {each.name: {"flush.messages": flush} for each in resources}}
+
+    cluster: Any = Flushing({"t": topic(partition(0, leader=-1))}, {})
+    described = DescribedTargets(KafkaClients({}), LIMITS, RefusalLimits())
+    with capture_logs() as lines:
+        assert described.resolve(cluster, ["t"], Deadline(10))["t"].unavailable == {0}
+    assert lines == []
+    with capture_logs() as lines:
+        look_up(catalog(), cluster, "t")
+    assert [line["event"].split(":")[0] for line in lines] == [
+        "settings make appends slow",
+        "target takes no writes",
+    ]
 
 
 def test_a_closed_topic_takes_no_writes_until_it_is_closed_no_more() -> None:
