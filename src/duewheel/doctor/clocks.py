@@ -15,7 +15,7 @@ from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.remedies import BROKERS_LOG, Remedies
-from duewheel.doctor.scratch import STAMPED, ScratchTopic, remedy
+from duewheel.doctor.scratch import STAMPED, ScratchTopic
 from duewheel.errors import DuewheelError
 from duewheel.kafka.progress.broker_clock import NotStamped, stamp_ms
 
@@ -37,7 +37,7 @@ def examine(cluster: Cluster, scratch: ScratchTopic) -> Findings:
                 stamp = cluster.remedies.setting(scratch.topic, STAMPED)
                 otherwise = stamp if isinstance(error, NotStamped) else BROKERS_LOG
                 check, found = Check("clock", f"broker {broker}"), f"{error}: {_UNKNOWN}"
-                yield check.warning(found, remedy(cluster, error, otherwise))
+                yield check.warning(found, scratch.grant(error, otherwise))
     yield from check_led(scratch, cluster.remedies)
 
 

@@ -30,7 +30,7 @@ from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings
 from duewheel.doctor.remedies import of_failure
-from duewheel.doctor.scratch import not_created, not_deleted, scratch_topic
+from duewheel.doctor.scratch import ScratchTopic
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import capture_errors
 from duewheel.kafka.connect.clients import KafkaClients
@@ -42,22 +42,15 @@ Begun = Callable[[str, int], None]  # called for each part: its name, and the nu
 
 
 def _on_scratch_topic(cluster: Cluster) -> Findings:
-    stays = list[str]()
-    yield from guarded(_TRIALS, _trials(cluster, stays), cluster.clients)
-    for why in stays:
-        yield not_deleted(cluster, why)
-
-
-def _trials(cluster: Cluster, stays: list[str]) -> Findings:
+    scratch, clients = ScratchTopic(cluster), cluster.clients
     try:
-        with scratch_topic(cluster, stays) as scratch:
-            if scratch.existed:
-                check = Check("scratch_topic", f"topic {scratch.topic}")
-                yield check.ok("it was there before this run, so it stays")
-            yield from guarded("transactions", trial.examine(cluster, scratch), cluster.clients)
-            yield from guarded("clocks", clocks.examine(cluster, scratch), cluster.clients)
-    except ConfigError as refusal:
-        yield not_created(cluster, refusal)
+        yield from guarded(_TRIALS, scratch.create(), clients)
+        if scratch.partitions:
+            yield from guarded("transactions", trial.examine(cluster, scratch), clients)
+            yield from guarded("clocks", clocks.examine(cluster, scratch), clients)
+    finally:
+        stays = scratch.remove()
+    yield from stays
 
 
 _OF_HOST: Mapping[str, Callable[[Settings], Findings]] = {

@@ -12,8 +12,7 @@ This module alone can create and delete: the other parts share a connection that
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from kafka.errors import (
     GroupAuthorizationFailedError,
@@ -24,7 +23,7 @@ from kafka.errors import (
 from duewheel.api.examination import DoctorFinding
 from duewheel.config.settings import Settings
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check
+from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.remedies import has_cause
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.bootstrap import advertised_brokers
@@ -38,19 +37,7 @@ _SETTINGS = (
     _STAMPS,
     Requirement("retention.ms", "3600000", "a topic that stays keeps no records for long"),
 )
-
-
 POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class ScratchTopic:
-    """The topic with its partitions, and the ids of all brokers."""
-
-    topic: str
-    partitions: Sequence[Partition]
-    brokers: Sequence[int]
-    existed: bool = False  # before this run: the operator's, or of a run that was killed
 
 
 def name_of(settings: Settings) -> str:
@@ -58,64 +45,82 @@ def name_of(settings: Settings) -> str:
     return f"{settings.app.id}.doctor.{settings.shard.index}"
 
 
-@contextlib.contextmanager
-def scratch_topic(cluster: Cluster, stays: list[str]) -> Iterator[ScratchTopic]:
-    """Yields the topic for the length of a with block; then deletes it, and the trial's group.
+class ScratchTopic:
+    """Not thread-safe.
 
-    Args:
-        stays: gets the reason if it cannot be deleted.
-
-    Raises:
-        ConfigError: it cannot be created.
+    Attributes:
+        topic: the name also of the transactional id and the group.
+        partitions: those of the topic; empty until it is there.
+        brokers: the ids of all brokers, likewise.
     """
-    settings, name = cluster.settings, name_of(cluster.settings)
-    call_s = settings.dequeue.call_deadline.total_seconds()
-    with KafkaAdmin(settings.kafka.client_options("admin"), call_s) as admin:
-        existed = name in admin.partition_counts([name])
-        brokers = [broker for broker, _, _ in admin.call("list brokers", advertised_brokers)]
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Creates nothing."""
+        self.topic = name_of(cluster.settings)
+        self.partitions: Sequence[Partition] = ()
+        self.brokers: Sequence[int] = ()
+        self._cluster = cluster
+        self._check = Check("scratch_topic", f"topic {self.topic}")
+        self._is_own = False  # otherwise it is the operator's, or of a run that was killed
+
+    def create(self) -> Findings:
+        """Creates the topic unless it is there."""
         try:
-            if not existed:
-                admin.create([TopicPlan(name, _SETTINGS, max(1, len(brokers)))])
-            deadline = admin.deadline()
-            while not (found := admin.existing([name])):  # the next broker may have it later
-                if not deadline.remaining_s():
-                    raise KafkaUnavailable(f"a broker has no topic {name} after its creation")
-                cluster.clock.sleep(POLL_S)
-            yield ScratchTopic(name, found[name].partitions, brokers, existed)
-        finally:
+            with self._admin() as admin:
+                existed = self.topic in admin.partition_counts([self.topic])
+                self.brokers = [id_ for id_, _, _ in admin.call("list brokers", advertised_brokers)]
+                if not existed:
+                    self._is_own = True
+                    admin.create([TopicPlan(self.topic, _SETTINGS, max(1, len(self.brokers)))])
+                deadline = admin.deadline()
+                while not (found := admin.existing([self.topic])):  # another broker may lag
+                    if not deadline.remaining_s():
+                        text = f"a broker has no topic {self.topic} after its creation"
+                        raise KafkaUnavailable(text)
+                    self._cluster.clock.sleep(POLL_S)
+                self.partitions = found[self.topic].partitions
+        except ConfigError as refusal:
+            yield self.not_created(refusal)
+        else:
+            if existed:
+                yield self._check.ok("it was there before this run, so it stays")
+
+    def remove(self) -> list[DoctorFinding]:
+        """Deletes the trial's group, and the topic if this run may have created it."""
+        if not self.brokers:
+            return []
+        with self._admin() as admin:
             with contextlib.suppress(DuewheelError):
-                admin.call("delete the trial's group", lambda client: client.delete_groups([name]))
-            if not existed:
-                try:
-                    admin.delete_topics([name])
-                except DuewheelError as error:
-                    stays.append(str(error))
+                names = [self.topic]
+                admin.call("delete the trial's group", lambda client: client.delete_groups(names))
+            try:
+                if self._is_own:
+                    admin.delete_topics([self.topic])
+            except DuewheelError as error:
+                delete = self._cluster.remedies.topic("delete", self.topic)
+                return [self._check.warning(f"it stays: {error}", delete)]
+        return []
 
+    def not_created(self, refusal: ConfigError) -> DoctorFinding:
+        """The finding of a topic that cannot be created."""
+        settings = " ".join(f"--config {each.setting}={each.value}" for each in _SETTINGS)
+        found = f"{refusal}: transactions and clocks are not checked"
+        create = f"{self._cluster.remedies.topic('create', self.topic)} {settings}"
+        return self._check.warning(found, self.grant(refusal, create))
 
-def remedy(cluster: Cluster, error: DuewheelError, otherwise: str) -> str:
-    """The command that grants a right on the scratch names, if Kafka has refused one."""
-    remedies, app_id = cluster.remedies, cluster.settings.app.id
-    scope = f"{app_id}.doctor. --resource-pattern-type prefixed"
-    if has_cause(error, TransactionalIdAuthorizationFailedError):
-        return remedies.transactional_ids(app_id)
-    if has_cause(error, GroupAuthorizationFailedError):
-        return remedies.acl(["READ", "DELETE"], f"--group {scope}")
-    if has_cause(error, TopicAuthorizationFailedError):
-        return remedies.acl(["CREATE", "DELETE", "READ", "WRITE"], f"--topic {scope}")
-    return otherwise
+    def grant(self, error: DuewheelError, otherwise: str) -> str:
+        """The command that grants a right on the scratch names, if Kafka has refused one."""
+        remedies, app_id = self._cluster.remedies, self._cluster.settings.app.id
+        scope = f"{app_id}.doctor. --resource-pattern-type prefixed"
+        if has_cause(error, TransactionalIdAuthorizationFailedError):
+            return remedies.transactional_ids(app_id)
+        if has_cause(error, GroupAuthorizationFailedError):
+            return remedies.acl(["READ", "DELETE"], f"--group {scope}")
+        if has_cause(error, TopicAuthorizationFailedError):
+            return remedies.acl(["CREATE", "DELETE", "READ", "WRITE"], f"--topic {scope}")
+        return otherwise
 
-
-def not_deleted(cluster: Cluster, why: str) -> DoctorFinding:
-    """The finding of a topic that stays."""
-    name = name_of(cluster.settings)
-    delete = cluster.remedies.topic("delete", name)
-    return Check("scratch_topic", f"topic {name}").warning(f"it stays: {why}", delete)
-
-
-def not_created(cluster: Cluster, refusal: ConfigError) -> DoctorFinding:
-    """The finding of a topic that cannot be created."""
-    name = name_of(cluster.settings)
-    settings = " ".join(f"--config {each.setting}={each.value}" for each in _SETTINGS)
-    found = f"{refusal}: transactions and clocks are not checked"
-    create = f"{cluster.remedies.topic('create', name)} {settings}"
-    return Check("scratch_topic", f"topic {name}").warning(found, remedy(cluster, refusal, create))
+    def _admin(self) -> KafkaAdmin:
+        settings = self._cluster.settings
+        call_s = settings.dequeue.call_deadline.total_seconds()
+        return KafkaAdmin(settings.kafka.client_options("admin"), call_s)

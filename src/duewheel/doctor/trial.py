@@ -27,7 +27,7 @@ from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
 from duewheel.doctor.remedies import BROKERS_LOG, has_cause
-from duewheel.doctor.scratch import POLL_S, ScratchTopic, remedy
+from duewheel.doctor.scratch import POLL_S, ScratchTopic
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.ledger import producer_internals as internals
@@ -69,7 +69,7 @@ class _Trial:
     """One trial. Not thread-safe."""
 
     def __init__(self, cluster: Cluster, scratch: ScratchTopic) -> None:
-        self._cluster = cluster
+        self._cluster, self._scratch = cluster, scratch
         self._partition = KafkaPartition(scratch.topic, 0)
         self._name = scratch.topic
         self._subject = f"transactional id {self._name}"
@@ -85,7 +85,7 @@ class _Trial:
             producer = self._begun(COMMITTED)
             self._call("commit", producer.commit_transaction)
         except DuewheelError as error:
-            yield check.error(str(error), remedy(self._cluster, error, _FAILED))
+            yield check.error(str(error), self._scratch.grant(error, _FAILED))
             return
         took_ms = self._cluster.clock.boottime_ms() - began_ms
         found = f"a producer was opened, and a transaction committed, in {took_ms} ms"
@@ -96,7 +96,7 @@ class _Trial:
             seen = self._read()
         except DuewheelError as error:
             check = Check("fencing", self._subject)
-            yield check.error(str(error), remedy(self._cluster, error, _FAILED))
+            yield check.error(str(error), self._scratch.grant(error, _FAILED))
             return
         yield from check_seen(self._partition.topic, seen, self._committed)
 
@@ -120,7 +120,7 @@ class _Trial:
         except DuewheelError as error:
             if has_cause(error, UnsupportedVersionError):
                 return check.ok(f"not offered by the brokers; {_UNNEEDED}")
-            granted = remedy(self._cluster, error, BROKERS_LOG)
+            granted = self._scratch.grant(error, BROKERS_LOG)
             return check.warning(str(error), f"{_UNNEEDED}; {granted}")
         written = f"offset {_OFFSET} and {len(self._metadata)} characters of metadata"
         if read is None:

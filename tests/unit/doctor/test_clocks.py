@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from duewheel.doctor.scratch import ScratchTopic
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.progress.broker_clock import NotStamped
+from duewheel.kafka.topics.description import Partition
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
 
@@ -41,14 +43,25 @@ def test_clocks_that_differ(least_ms: int, most_ms: int, severity: str, said: st
     assert said in finding.found
 
 
-def test_a_broker_that_leads_no_partition_is_named() -> None:
-    scratch = ScratchTopic("app.doctor.0", [partition(1, leader=2)], [1, 2, 3])
+def cluster_of(data_dir: Path) -> Cluster:
+    return Cluster(small_settings(data_dir), TopicChecks({}), SystemClock())
+
+
+def scratch_of(cluster: Cluster, partitions: Sequence[Partition], brokers: int) -> ScratchTopic:
+    """The topic with these partitions, on so many brokers."""
+    scratch = ScratchTopic(cluster)
+    scratch.partitions, scratch.brokers = partitions, range(1, brokers + 1)
+    return scratch
+
+
+def test_a_broker_that_leads_no_partition_is_named(tmp_path: Path) -> None:
+    scratch = scratch_of(cluster_of(tmp_path), [partition(1, leader=2)], 3)
     found = list(clocks.check_led(scratch, Remedies("kafka:9092", "User:x")))
     assert [(each.subject, each.severity) for each in found] == [
         ("broker 1", "warning"),
         ("broker 3", "warning"),
     ]
-    assert found[0].remedy.endswith("--alter --topic app.doctor.0 --partitions 3")
+    assert found[0].remedy.endswith("--alter --topic duewheel.doctor.0 --partitions 3")
 
 
 def test_a_broker_that_does_not_answer_hides_the_clock_of_no_other(
@@ -71,12 +84,11 @@ def test_a_broker_that_does_not_answer_hides_the_clock_of_no_other(
 
     monkeypatch.setattr(clocks, "_measure", measured)
     monkeypatch.setattr(KafkaClients, "opened", opened)
-    brokers = [1, 2, 3, 4, 5]
-    led = [replace(partition(1, leader=each), number=each) for each in brokers[:-1]]
-    cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
-    found = list(clocks.examine(cluster, ScratchTopic("duewheel.doctor.0", led, brokers)))
+    led = [replace(partition(1, leader=each), number=each) for each in (1, 2, 3, 4)]
+    cluster = cluster_of(tmp_path)
+    found = list(clocks.examine(cluster, scratch_of(cluster, led, 5)))
     assert [(each.subject, each.severity) for each in found] == [
-        (f"broker {each}", "ok" if each == 4 else "warning") for each in brokers
+        (f"broker {each}", "ok" if each == 4 else "warning") for each in (1, 2, 3, 4, 5)
     ]
     silent, forbidden, stamped, _, idle = (each.remedy for each in found)
     assert silent == "the log of the brokers has the reason"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,14 +14,11 @@ from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import KafkaSection
 from duewheel.dev.listeners import HOST, free_ports
-from duewheel.doctor import clocks, examination, host, trial
-from duewheel.doctor.cluster import Cluster
+from duewheel.doctor import examination, host
 from duewheel.doctor.examination import guarded
 from duewheel.doctor.findings import Check
-from duewheel.doctor.scratch import ScratchTopic
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.topics.topic_checks import TopicChecks
 
 
 def refused() -> NoReturn:
@@ -97,38 +93,3 @@ def test_client_settings_that_cannot_be_read_hide_no_finding_of_the_host(tmp_pat
     assert {"data_directory", "disk_space", "memory", "java"} <= {f.code for f in of_host}
     assert (last.code, last.severity, last.subject) == ("kafka_refuses", "error", "kafka:9092")
     assert str(tmp_path / "absent") in last.found
-
-
-def test_a_scratch_topic_that_stays_is_named_whatever_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def undeletable(_: Cluster, stays: list[str]) -> Iterator[ScratchTopic]:
-        try:
-            yield ScratchTopic("t", (), ())
-        finally:
-            stays.append("no answer")
-
-    @contextmanager
-    def unmade(_: Cluster, stays: list[str]) -> Iterator[ScratchTopic]:
-        stays.append("no answer")
-        raise KafkaUnavailable("made, or not")
-        yield  # type: ignore[unreachable]
-
-    def fails(*_: object) -> Iterator[DoctorFinding]:
-        yield from ()
-        raise KafkaUnavailable("no answer")
-
-    monkeypatch.setattr(examination, "scratch_topic", undeletable)
-    monkeypatch.setattr(trial, "examine", fails)
-    monkeypatch.setattr(clocks, "examine", fails)
-    cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
-
-    def failed() -> list[tuple[str, str]]:
-        found = examination._on_scratch_topic(cluster)  # noqa: SLF001
-        return [(f.code, f.subject) for f in found]
-
-    stays = ("scratch_topic", f"topic {cluster.settings.app.id}.doctor.0")
-    assert failed() == [("not_examined", "transactions"), ("not_examined", "clocks"), stays]
-    monkeypatch.setattr(examination, "scratch_topic", unmade)
-    assert failed() == [("not_examined", "transactions and clocks"), stays]

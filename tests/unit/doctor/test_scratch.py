@@ -14,6 +14,7 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.clock import SystemClock
 from duewheel.doctor import clocks, examination, scratch, trial
 from duewheel.doctor.cluster import Cluster
+from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicPlan
@@ -27,6 +28,7 @@ class LaggingAdmin(KafkaAdmin):
 
     known: Sequence[bool] = ()
     deleted: Sequence[str] = ()
+    keeps = False  # it deletes no topic
 
     def existing(self, names: Sequence[str]) -> dict[str, Topic]:
         known, *rest = LaggingAdmin.known
@@ -40,6 +42,8 @@ class LaggingAdmin(KafkaAdmin):
         return set()
 
     def delete_topics(self, topics: Sequence[str]) -> None:
+        if self.keeps:
+            raise KafkaUnavailable("no answer")
         LaggingAdmin.deleted = topics
 
 
@@ -47,15 +51,17 @@ class LaggingAdmin(KafkaAdmin):
 def found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Sequence[bool], float], list[DoctorFinding]]:
-    def none(*_: object) -> Iterator[DoctorFinding]:
+    def part(*_: object) -> Iterator[DoctorFinding]:
         yield from ()
+        if LaggingAdmin.keeps:
+            raise KafkaUnavailable("no answer")
 
     def examined(known: Sequence[bool], within_s: float) -> list[DoctorFinding]:
         monkeypatch.setattr(LaggingAdmin, "known", known)
         monkeypatch.setattr(LaggingAdmin, "deleted", ())
         monkeypatch.setattr(scratch, "KafkaAdmin", lambda client, _: LaggingAdmin(client, within_s))
-        monkeypatch.setattr(trial, "examine", none)
-        monkeypatch.setattr(clocks, "examine", none)
+        monkeypatch.setattr(trial, "examine", part)
+        monkeypatch.setattr(clocks, "examine", part)
         cluster = Cluster(small_settings(tmp_path), TopicChecks({}), SystemClock())
         return list(examination._on_scratch_topic(cluster))  # noqa: SLF001
 
@@ -76,6 +82,19 @@ def test_brokers_that_never_have_the_topic_are_no_defect_of_duewheel(found: Foun
     assert NAME in failed.found
     assert "log of the brokers" in failed.remedy
     assert LaggingAdmin.deleted == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("known", "failed"),
+    [([False, True], ["transactions", "clocks"]), ([False], ["transactions and clocks"])],
+)
+def test_a_scratch_topic_that_stays_is_named_whatever_fails(
+    found: Found, monkeypatch: pytest.MonkeyPatch, known: Sequence[bool], failed: Sequence[str]
+) -> None:
+    monkeypatch.setattr(LaggingAdmin, "keeps", True)
+    findings = [(each.code, each.subject) for each in found(known, 0.01)]
+    stays = ("scratch_topic", f"topic {NAME}")
+    assert findings == [*(("not_examined", part) for part in failed), stays]
 
 
 def test_a_topic_that_was_there_before_is_named_and_kept(found: Found) -> None:

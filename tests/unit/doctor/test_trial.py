@@ -19,7 +19,7 @@ from tests.harness.config_file import small_settings
 from duewheel.clock import SystemClock
 from duewheel.doctor import trial
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.scratch import ScratchTopic, not_created
+from duewheel.doctor.scratch import ScratchTopic
 from duewheel.errors import ConfigError
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.topic_checks import TopicChecks
@@ -72,7 +72,8 @@ def test_a_trial_that_fails_has_the_remedy_of_its_reason(
     remedy: str,
 ) -> None:
     monkeypatch.setattr(trial, "open_producer", lambda *_: through_clients(error))
-    (found,) = trial.examine(cluster_of(tmp_path), ScratchTopic("duewheel.doctor.0", (), ()))
+    cluster = cluster_of(tmp_path)
+    (found,) = trial.examine(cluster, ScratchTopic(cluster))
     assert (found.code, found.severity) == ("transactions", "error")
     assert remedy in found.remedy
     assert ("kafka-acls" in found.remedy) == remedy.endswith(PREFIXED)
@@ -96,7 +97,8 @@ def test_group_offsets_that_fail_have_the_remedy_of_their_reason(
     producer: Any = MagicMock()
     producer.send_offsets_to_transaction.side_effect = error
     monkeypatch.setattr(trial, "open_producer", lambda *_: producer)
-    tried = trial._Trial(cluster_of(tmp_path), ScratchTopic("duewheel.doctor.0", (), ()))  # noqa: SLF001
+    cluster = cluster_of(tmp_path)
+    tried = trial._Trial(cluster, ScratchTopic(cluster))  # noqa: SLF001
     found = tried._try_offsets()  # noqa: SLF001
     assert (found.severity, remedy in found.remedy) == (severity, True)
     assert ("kafka-acls" in found.remedy) == ("--group" in remedy)
@@ -111,7 +113,8 @@ def test_a_scratch_topic_that_may_not_be_seen_is_not_the_operators_to_create(
     monkeypatch.setattr(reader, "call", lambda *_: {forbidden.name: forbidden})
     with pytest.raises(ConfigError, match="the right Describe is needed") as refused:
         reader.partition_counts([forbidden.name])
-    found = not_created(cluster, refused.value)
+    scratch = ScratchTopic(cluster)
+    found = scratch.not_created(refused.value)
     assert "--operation Create" in found.remedy and found.remedy.endswith(PREFIXED)
-    other = not_created(cluster, ConfigError("PolicyViolationError"))
+    other = scratch.not_created(ConfigError("PolicyViolationError"))
     assert "kafka-topics.sh" in other.remedy and "--create --topic" in other.remedy
