@@ -69,11 +69,16 @@ class Problem(NamedTuple):
 
 
 class DuewheelError(Exception):
-    """Root of all errors that duewheel raises on purpose."""
+    """Root of all errors that duewheel raises on purpose.
+
+    Attributes:
+        kafka_error: the one of kafka-python that it explains; its own text may have a secret.
+    """
 
     exit_code = 1
     problem = Problem(500, "internal_error", "see the log")
     retriable = False
+    kafka_error: Exception | None = None
 
     def reword(self, text: str) -> None:
         """Gives the error another message, such as its own with more around it."""

@@ -12,7 +12,7 @@ from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings
-from duewheel.doctor.remedies import Remedies, has_cause, of_failure
+from duewheel.doctor.remedies import Remedies, of_failure
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.bootstrap import advertised_brokers
@@ -134,7 +134,7 @@ def _check_features(cluster: Cluster) -> DoctorFinding:
     try:
         features = cluster.reader.call("read features", lambda admin: admin.describe_features())
     except DuewheelError as error:
-        if not has_cause(error, UnsupportedVersionError):
+        if not isinstance(error.kafka_error, UnsupportedVersionError):
             return check.warning(str(error), of_failure(error))
         features = {}
     low_high = features.get("transaction.version", {}).get("finalized")

@@ -13,17 +13,9 @@ from duewheel.kafka.topics.requirements import remedy_command
 BROKERS_LOG = "the log of the brokers has the reason"
 
 
-def has_cause(error: BaseException, *kinds: type[BaseException]) -> bool:
-    """Whether an error is of these kinds, or was raised for one: duewheel's errors for Kafka's."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, kinds):
-        cause = cause.__cause__ or cause.__context__
-    return cause is not None
-
-
 def of_failure(error: DuewheelError) -> str:
     """The remedy of a part that fails."""
-    if has_cause(error, AuthorizationError):
+    if isinstance(error.kafka_error, AuthorizationError):
         return "grant the right: docs/security.md has those of each command"
     is_wrong = isinstance(error, ConfigError)
     return "correct the setting or the topic that it names" if is_wrong else BROKERS_LOG

@@ -20,7 +20,7 @@ from kafka.errors import (
 from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.cluster import TRANSACTION_LOG, Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.remedies import BROKERS_LOG, Remedies, has_cause
+from duewheel.doctor.remedies import BROKERS_LOG, Remedies
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.description import Topic
@@ -91,7 +91,7 @@ def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:
     try:
         text = cluster.reader.call(f"describe {check.subject}", describe)
     except ConfigError as error:
-        if not has_cause(error, TransactionalIdAuthorizationFailedError):
+        if not isinstance(error.kafka_error, TransactionalIdAuthorizationFailedError):
             raise
         remedies, refusal = cluster.remedies, TransactionalIdAuthorizationFailedError.__name__
         text = f"{remedies.principal} may not use it ({refusal})"

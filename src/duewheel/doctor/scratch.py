@@ -24,7 +24,6 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.config.settings import Settings
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.remedies import has_cause
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.bootstrap import advertised_brokers
 from duewheel.kafka.topics.admin import KafkaAdmin
@@ -112,11 +111,11 @@ class ScratchTopic:
         """The command that grants a right on the scratch names, if Kafka has refused one."""
         remedies, app_id = self._cluster.remedies, self._cluster.settings.app.id
         scope = f"{app_id}.doctor. --resource-pattern-type prefixed"
-        if has_cause(error, TransactionalIdAuthorizationFailedError):
+        if isinstance(error.kafka_error, TransactionalIdAuthorizationFailedError):
             return remedies.transactional_ids(app_id)
-        if has_cause(error, GroupAuthorizationFailedError):
+        if isinstance(error.kafka_error, GroupAuthorizationFailedError):
             return remedies.acl(["READ", "DELETE"], f"--group {scope}")
-        if has_cause(error, TopicAuthorizationFailedError):
+        if isinstance(error.kafka_error, TopicAuthorizationFailedError):
             return remedies.acl(["CREATE", "DELETE", "READ", "WRITE"], f"--topic {scope}")
         return otherwise
 

@@ -26,7 +26,7 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.remedies import BROKERS_LOG, has_cause
+from duewheel.doctor.remedies import BROKERS_LOG
 from duewheel.doctor.scratch import POLL_S, ScratchTopic
 from duewheel.errors import DuewheelError
 from duewheel.kafka import shard_settings
@@ -118,7 +118,7 @@ class _Trial:
             self._committed.add(OFFSETS)
             read = self._read_offset()
         except DuewheelError as error:
-            if has_cause(error, UnsupportedVersionError):
+            if isinstance(error.kafka_error, UnsupportedVersionError):
                 return check.ok(f"not offered by the brokers; {_UNNEEDED}")
             granted = self._scratch.grant(error, BROKERS_LOG)
             return check.warning(str(error), f"{_UNNEEDED}; {granted}")

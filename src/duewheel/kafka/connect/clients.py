@@ -112,11 +112,11 @@ class KafkaClients:
             yield
         except DuewheelError:
             raise
-        except _MISCONFIGURED as error:
-            raise Misconfigured(f"Kafka at {self.address}: {what}: {self.explain(error)}") from None
         except (KafkaError, DeadlineExceeded, OSError, RuntimeError) as error:
-            text = f"Kafka at {self.address}: {what}: {self.explain(error)}"
-            raise KafkaUnavailable(text) from None
+            kind = Misconfigured if isinstance(error, _MISCONFIGURED) else KafkaUnavailable
+            explained = kind(f"Kafka at {self.address}: {what}: {self.explain(error)}")
+            explained.kafka_error = error
+            raise explained from None
 
     def connect(self, deadline: Deadline, **own: Any) -> NetworkClient:
         """A new network client, with the metadata of the cluster. `own` settings win."""

@@ -107,7 +107,9 @@ class TopicReader:
             error = for_code(topic.error_code)
             text = f"Kafka at {self.clients.address}: topic {topic.name!r}: {error.__name__}"
             if topic.is_forbidden:
-                raise Misconfigured(f"{text}: the right Describe is needed") from error()
+                refusal = Misconfigured(f"{text}: the right Describe is needed")
+                refusal.kafka_error = error()
+                raise refusal
             raise KafkaUnavailable(text)
         return {name: topic for name, topic in topics.items() if topic.exists}
 
