@@ -22,7 +22,7 @@ from duewheel import factory
 from duewheel.api.dead_letters import DeadLetterFilter
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.client import DelayProducer
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.doctor.topics import as_finding
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.dead_letters.listing import list_letters
@@ -76,7 +76,7 @@ def test_progress_and_dead_letters_are_read_and_the_change_is_told(
         told = [f for f in admin.topic_findings(settings) if f.setting == "compression.type"]
     assert {f.topic for f in told} == {topics.name(DEAD), topics.name(STATE)}
     assert len(logs) == 2 and all(f"compression.type is {codec}" in str(log) for log in logs)
-    for each in (as_finding(f, Remedies("broker:9092", "User:x")) for f in told):
+    for each in (as_finding(f, KafkaCommands("broker:9092", "User:x")) for f in told):
         assert each.severity == "warning"
         assert each.remedy.endswith("--add-config compression.type=uncompressed")
 

@@ -24,7 +24,7 @@ from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.doctor.topics import check_matching
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
@@ -258,6 +258,6 @@ def require_found_unchecked(topics: ShardTopics, admin: KafkaAdmin) -> None:
     assert known.topics == (name,)
     assert "the right DescribeConfigs is missing" in known.faulty[name] == logged["reason"]
     findings = admin.timer_topic_findings(settings, [name])
-    (found,) = check_matching(findings, Remedies("a:1", "User:x"))
+    (found,) = check_matching(findings, KafkaCommands("a:1", "User:x"))
     assert found.severity == "warning"
     assert "they are not checked" in found.found and "DescribeConfigs" in found.remedy

@@ -12,7 +12,8 @@ from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings
-from duewheel.doctor.remedies import Remedies, of_failure
+from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import of_failure
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.bootstrap import advertised_brokers
@@ -67,7 +68,7 @@ def examine(cluster: Cluster) -> Findings:
     )
     for answer in reached:
         readable = config.get(str(answer.number), {})
-        yield from check_settings(answer.name, cluster.remedies, readable, limits)
+        yield from check_settings(answer.name, cluster.commands, readable, limits)
 
 
 def _ask(cluster: Cluster) -> list[_Answer]:
@@ -143,13 +144,13 @@ def _check_features(cluster: Cluster) -> DoctorFinding:
 
 
 def check_settings(
-    name: str, remedies: Remedies, config: Mapping[str, str], limits: TransactionLimits
+    name: str, commands: KafkaCommands, config: Mapping[str, str], limits: TransactionLimits
 ) -> Findings:
     """Compares the settings of a broker that this client may read with the publisher's bounds."""
     if not config:
         yield Check("broker_settings", name).warning(
             "its settings may not be read: transaction time-outs and request sizes are not checked",
-            remedies.acl(["DESCRIBE_CONFIGS"], "--cluster"),
+            commands.acl(["DESCRIBE_CONFIGS"], "--cluster"),
         )
         return
     if _TRANSACTION_MAX in config:

@@ -14,7 +14,8 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.remedies import BROKERS_LOG, Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import BROKERS_LOG
 from duewheel.doctor.scratch import STAMPED, ScratchTopic
 from duewheel.errors import DuewheelError
 from duewheel.kafka.progress.broker_clock import NotStamped, stamp_ms
@@ -34,11 +35,11 @@ def examine(cluster: Cluster, scratch: ScratchTopic) -> Findings:
             try:
                 yield _measure(cluster, producer, f"broker {broker}", place)
             except DuewheelError as error:
-                stamp = cluster.remedies.setting(scratch.topic, STAMPED)
+                stamp = cluster.commands.setting(scratch.topic, STAMPED)
                 otherwise = stamp if isinstance(error, NotStamped) else BROKERS_LOG
                 check, found = Check("clock", f"broker {broker}"), f"{error}: {_UNKNOWN}"
                 yield check.warning(found, scratch.grant(error, otherwise))
-    yield from check_led(scratch, cluster.remedies)
+    yield from check_led(scratch, cluster.commands)
 
 
 def _measure(
@@ -53,10 +54,10 @@ def _measure(
     return check_skew(broker, before_ms - at_ms, after_ms - at_ms, bound_ms)
 
 
-def check_led(scratch: ScratchTopic, remedies: Remedies) -> Findings:
+def check_led(scratch: ScratchTopic, commands: KafkaCommands) -> Findings:
     """Names the brokers that lead no partition of the scratch topic."""
     idle = sorted(set(scratch.brokers) - {each.leader for each in scratch.partitions})
-    alter = remedies.topic("alter", scratch.topic)
+    alter = commands.topic("alter", scratch.topic)
     alter += f" --partitions {len(scratch.partitions) + len(idle)}"
     for broker in idle:
         found = f"it leads no partition of {scratch.topic}: {_UNKNOWN}"

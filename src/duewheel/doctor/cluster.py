@@ -6,7 +6,7 @@ from functools import cached_property
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.topic_checks import TopicChecks
@@ -28,14 +28,14 @@ class Cluster:
         return self.reader.clients
 
     @cached_property
-    def remedies(self) -> Remedies:
+    def commands(self) -> KafkaCommands:
         """The principal is a placeholder if the settings do not contain it."""
         kafka = self.settings.kafka
         name = kafka.client_options("admin").get("sasl_plain_username")
         if not name:
             protocol = kafka.client.get("security_protocol", "PLAINTEXT")
             name = "ANONYMOUS" if protocol == "PLAINTEXT" else "<principal>"
-        return Remedies(self.clients.address, f"User:{name}")
+        return KafkaCommands(self.clients.address, f"User:{name}")
 
     @property
     def own_topics(self) -> list[str]:

@@ -20,7 +20,8 @@ from kafka.errors import (
 from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.cluster import TRANSACTION_LOG, Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.remedies import BROKERS_LOG, Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import BROKERS_LOG
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.description import Topic
@@ -47,14 +48,14 @@ def examine(cluster: Cluster) -> Findings:
     for name, of_role in needed.items():
         topic = cluster.topics[name]
         if topic.exists or topic.is_forbidden:
-            yield from check_topic(topic, of_role, cluster.remedies)
+            yield from check_topic(topic, of_role, cluster.commands)
     yield _check_transactional_id(cluster, shard_settings.transactional_id(settings))
 
 
-def check_topic(topic: Topic, needed: Needed, remedies: Remedies) -> Findings:
+def check_topic(topic: Topic, needed: Needed, commands: KafkaCommands) -> Findings:
     """Checks which rights a principal lacks on a topic."""
     check = Check("topic_rights", f"topic {topic.name}")
-    grant = partial(remedies.acl, resource=f"--topic {topic.name}")
+    grant = partial(commands.acl, resource=f"--topic {topic.name}")
     vital, useful = needed
     if topic.exists and topic.rights is None:
         yield check.ok("the broker does not list rights: none is missing so far")
@@ -62,10 +63,10 @@ def check_topic(topic: Topic, needed: Needed, remedies: Remedies) -> Findings:
     lacking = (vital | useful) - (topic.rights or set())
     lost = sorted(lacking & vital)
     if lost:
-        text = f"{remedies.principal} lacks {', '.join(lost)}: duewheel cannot work"
+        text = f"{commands.principal} lacks {', '.join(lost)}: duewheel cannot work"
         yield check.error(text, grant(lost))
     for right in sorted(lacking - vital):
-        text = f"{remedies.principal} lacks {right}: {_MISSED[right]}"
+        text = f"{commands.principal} lacks {right}: {_MISSED[right]}"
         yield check.warning(text, grant([right]))
     if not lacking:
         yield check.ok(", ".join(sorted(vital | useful)))
@@ -93,9 +94,9 @@ def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:
     except ConfigError as error:
         if not isinstance(error.kafka_error, TransactionalIdAuthorizationFailedError):
             raise
-        remedies, refusal = cluster.remedies, TransactionalIdAuthorizationFailedError.__name__
-        text = f"{remedies.principal} may not use it ({refusal})"
-        return check.error(text, remedies.transactional_ids(cluster.settings.app.id))
+        commands, refusal = cluster.commands, TransactionalIdAuthorizationFailedError.__name__
+        text = f"{commands.principal} may not use it ({refusal})"
+        return check.error(text, commands.transactional_ids(cluster.settings.app.id))
     except KafkaUnavailable as error:
         return check.warning(str(error), f"check its coordinator's broker: {BROKERS_LOG}")
     return check.ok(text)

@@ -96,7 +96,7 @@ class ScratchTopic:
                 if self._is_own:
                     admin.delete_topics([self.topic])
             except DuewheelError as error:
-                delete = self._cluster.remedies.topic("delete", self.topic)
+                delete = self._cluster.commands.topic("delete", self.topic)
                 return [self._check.warning(f"it stays: {error}", delete)]
         return []
 
@@ -104,19 +104,19 @@ class ScratchTopic:
         """The finding of a topic that cannot be created."""
         settings = " ".join(f"--config {each.setting}={each.value}" for each in _SETTINGS)
         found = f"{refusal}: transactions and clocks are not checked"
-        create = f"{self._cluster.remedies.topic('create', self.topic)} {settings}"
+        create = f"{self._cluster.commands.topic('create', self.topic)} {settings}"
         return self._check.warning(found, self.grant(refusal, create))
 
     def grant(self, error: DuewheelError, otherwise: str) -> str:
         """The command that grants a right on the scratch names, if Kafka has refused one."""
-        remedies, app_id = self._cluster.remedies, self._cluster.settings.app.id
+        commands, app_id = self._cluster.commands, self._cluster.settings.app.id
         scope = f"{app_id}.doctor. --resource-pattern-type prefixed"
         if isinstance(error.kafka_error, TransactionalIdAuthorizationFailedError):
-            return remedies.transactional_ids(app_id)
+            return commands.transactional_ids(app_id)
         if isinstance(error.kafka_error, GroupAuthorizationFailedError):
-            return remedies.acl(["READ", "DELETE"], f"--group {scope}")
+            return commands.acl(["READ", "DELETE"], f"--group {scope}")
         if isinstance(error.kafka_error, TopicAuthorizationFailedError):
-            return remedies.acl(["CREATE", "DELETE", "READ", "WRITE"], f"--topic {scope}")
+            return commands.acl(["CREATE", "DELETE", "READ", "WRITE"], f"--topic {scope}")
         return otherwise
 
     def _admin(self) -> KafkaAdmin:

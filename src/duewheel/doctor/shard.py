@@ -39,7 +39,7 @@ def _check_partitions(cluster: Cluster, timers: Sequence[Topic]) -> DoctorFindin
     try:
         mine = shard_settings.own(cluster.settings, known)
     except DuewheelError as error:
-        remedy = cluster.remedies.topic("alter", timers[0].name)
+        remedy = cluster.commands.topic("alter", timers[0].name)
         return check.error(str(error), f"{remedy} --partitions {cluster.settings.shard.count}")
     return check.ok(f"it has {len(mine)} of {len(known)} timer partitions")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.kafka.topics.description import Topic
 from duewheel.schemas.name_patterns import of_shell
 
@@ -17,13 +17,13 @@ _BYTES_MAX = "max.message.bytes"
 
 def examine(cluster: Cluster) -> Findings:
     """Checks which targets timer topics are open for, then the targets themselves."""
-    timer, remedies = cluster.settings.timer, cluster.remedies
+    timer, commands = cluster.settings.timer, cluster.commands
     yield from check_open_targets(timer)
     topics = cluster.topics
     targets = [topics[name] for name in timer.named_targets]
     for target in targets:
         if target.is_absent:
-            create = remedies.topic("create", target.name)
+            create = commands.topic("create", target.name)
             yield Check("target_missing", f"topic {target.name}").error(
                 "the configuration names it as a target, and it does not exist: its messages "
                 "become dead letters",
@@ -36,7 +36,7 @@ def examine(cluster: Cluster) -> Findings:
             for name in cluster.timer_topics
             if re.search(of_shell(opened.get(name, opened.get("*", ()))), target.name)
         ]
-        yield from check_size(timers, target, remedies)
+        yield from check_size(timers, target, commands)
 
 
 def check_open_targets(timer: TimerSection) -> Findings:
@@ -51,7 +51,7 @@ def check_open_targets(timer: TimerSection) -> Findings:
             yield check.warning("open for none: all dead letters", remedy)
 
 
-def check_size(timers: Sequence[Topic], target: Topic, remedies: Remedies) -> Findings:
+def check_size(timers: Sequence[Topic], target: Topic, commands: KafkaCommands) -> Findings:
     """Checks that a target takes every message that the timer topics open for it take."""
     sizes_max = [int(topic.config[_BYTES_MAX]) for topic in timers if _BYTES_MAX in topic.config]
     if not sizes_max or _BYTES_MAX not in target.config:
@@ -61,5 +61,5 @@ def check_size(timers: Sequence[Topic], target: Topic, remedies: Remedies) -> Fi
     yield Check("message_size", f"topic {target.name}").of(
         "warning" if most < needed else "ok",
         found + ": a larger message becomes a dead letter" * (most < needed),
-        remedies.setting(target.name, f"{_BYTES_MAX}={needed}"),
+        commands.setting(target.name, f"{_BYTES_MAX}={needed}"),
     )

@@ -14,7 +14,7 @@ from kafka.errors import for_code
 from duewheel.api.examination import DoctorFinding, Severity
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described
 from duewheel.kafka.topics.topic_checks import findings_of, timer_findings_of
@@ -27,40 +27,42 @@ _REPLICAS = 3  # with 2, a failure during maintenance of the other broker stops 
 
 def examine(cluster: Cluster) -> Findings:
     """Compares duewheel's topics with their requirements; checks all that are described."""
-    settings, topics, remedies = cluster.settings, cluster.topics, cluster.remedies
+    settings, topics, commands = cluster.settings, cluster.topics, cluster.commands
     configs = {name: topic.config for name, topic in topics.items() if topic.config}
     # Also of topics that may not be described: their settings are not readable either.
     counts = {name: len(each.partitions) for name, each in topics.items() if not each.is_absent}
     known = {n for n, each in topics.items() if each.exists or each.is_absent or each.is_forbidden}
     for found in findings_of(settings, configs, counts):
         if found.topic in known:
-            yield as_finding(found, remedies)
+            yield as_finding(found, commands)
     others = [name for name in cluster.timer_topics if name not in settings.timer.topics]
     matching = [name for name in others if topics[name].exists]
-    yield from check_matching(timer_findings_of(settings, matching, configs), remedies)
+    yield from check_matching(timer_findings_of(settings, matching, configs), commands)
     for name, topic in topics.items():
         if name not in known:  # without a leader, say: neither there nor gone
             text = (
                 f"Kafka does not describe it at the moment: {for_code(topic.error_code).__name__}"
             )
-            yield Check("durability", f"topic {name}").error(text, remedies.topic("describe", name))
+            yield Check("durability", f"topic {name}").error(text, commands.topic("describe", name))
         elif topic.exists:
-            yield from check_durability(topic, remedies, is_own=name in cluster.own_topics)
-            yield from check_survivable(topic, remedies)
+            yield from check_durability(topic, commands, is_own=name in cluster.own_topics)
+            yield from check_survivable(topic, commands)
 
 
-def check_matching(by_topic: Mapping[str, Sequence[TopicFinding]], remedies: Remedies) -> Findings:
+def check_matching(
+    by_topic: Mapping[str, Sequence[TopicFinding]], commands: KafkaCommands
+) -> Findings:
     """Checks topics that match the pattern; a new one with wrong settings is not read."""
     for topic, findings in by_topic.items():
         for found in findings or [TopicFinding(topic, TopicState.RIGHT)]:
-            finding = as_finding(found, remedies)
+            finding = as_finding(found, commands)
             if found.state is TopicState.DIFFERS:
                 text = f"{finding.found} (so {topic} is not read, if it is new)"
                 finding = finding.model_copy(update={"severity": "warning", "found": text})
             yield finding
 
 
-def as_finding(line: TopicFinding, remedies: Remedies) -> DoctorFinding:
+def as_finding(line: TopicFinding, commands: KafkaCommands) -> DoctorFinding:
     """Converts a finding of a start's checks."""
     severity: Severity = "warning"
     match line.state:
@@ -68,7 +70,7 @@ def as_finding(line: TopicFinding, remedies: Remedies) -> DoctorFinding:
             severity, text, remedy = "error", "there is no such topic", "duewheel init"
         case TopicState.UNREADABLE:
             text = "no right to read its settings: they are not checked"
-            remedy = remedies.acl(["DESCRIBE_CONFIGS"], f"--topic {line.topic}")
+            remedy = commands.acl(["DESCRIBE_CONFIGS"], f"--topic {line.topic}")
         case TopicState.WITHHELD:
             text = f"{line.setting} is hidden by the broker, wanted is {line.wanted}: {line.reason}"
             remedy = "ask the broker's vendor for its value"
@@ -77,7 +79,7 @@ def as_finding(line: TopicFinding, remedies: Remedies) -> DoctorFinding:
             text = described(line)
             remedy = line.reason
             if line.remedy:
-                remedy = remedies.setting(line.topic, line.remedy)
+                remedy = commands.setting(line.topic, line.remedy)
         case TopicState.RIGHT | TopicState.CREATED:
             severity, text, remedy = "ok", "as it must be", ""
         case _:
@@ -85,10 +87,10 @@ def as_finding(line: TopicFinding, remedies: Remedies) -> DoctorFinding:
     return Check("topic_settings", f"topic {line.topic}").of(severity, text, remedy)
 
 
-def check_durability(topic: Topic, remedies: Remedies, *, is_own: bool) -> Findings:
+def check_durability(topic: Topic, commands: KafkaCommands, *, is_own: bool) -> Findings:
     """Checks which failures lose acknowledged records of a topic, and which stop its writes."""
     check = Check("durability", f"topic {topic.name}")
-    problems = list(_problems(topic, remedies, is_own=is_own))
+    problems = list(_problems(topic, commands, is_own=is_own))
     for problem in problems:
         yield check.of(*problem)
     if not problems:
@@ -101,21 +103,21 @@ def _replicas(topic: Topic) -> int:
 
 
 def _problems(
-    topic: Topic, remedies: Remedies, *, is_own: bool
+    topic: Topic, commands: KafkaCommands, *, is_own: bool
 ) -> Iterator[tuple[Severity, str, str]]:
     replicas, in_sync_min = _replicas(topic), int(topic.config.get(_IN_SYNC_MIN, 1))
 
     def set_to(value: str) -> str:
-        return remedies.setting(topic.name, value)
+        return commands.setting(topic.name, value)
 
     more = f"give each {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
-    more += f" {remedies.address}"
+    more += f" {commands.address}"
     if is_own:
         more += f"; `duewheel init --replication-factor {_REPLICAS}` for new"
 
     leaderless = [each.number for each in topic.partitions if each.leader < 0]
     lagging = [each.number for each in topic.partitions if each.in_sync < each.replicas]
-    status = remedies.topic("describe", topic.name)
+    status = commands.topic("describe", topic.name)
     if leaderless:
         yield "error", f"partitions {leaderless} have no leader", status
     if lagging:
@@ -138,11 +140,11 @@ def _problems(
         yield "warning", text, fewer if replicas >= _REPLICAS else more
 
 
-def check_survivable(topic: Topic, remedies: Remedies) -> Findings:
+def check_survivable(topic: Topic, commands: KafkaCommands) -> Findings:
     """Checks for a setting that no transaction survives."""
     found = unsurvivable(topic.config)
     if found:
         text = f"{found.name} is {found.value}, below {found.least}: Kafka may refuse the end of a "
         text += "transaction there, so its timers are parked"
-        remedy = remedies.setting(topic.name, f"{found.name}={USUAL}")
+        remedy = commands.setting(topic.name, f"{found.name}={USUAL}")
         yield Check("transaction_settings", f"topic {topic.name}").error(text, remedy)

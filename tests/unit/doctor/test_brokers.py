@@ -17,18 +17,18 @@ from duewheel.clock import SystemClock
 from duewheel.doctor import apis, brokers
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Ended
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.kafka.topics.topic_checks import TopicChecks
 from duewheel.kafka.transaction_limits import TransactionLimits
 
-REMEDIES = Remedies("kafka:9092", "User:x")
+COMMANDS = KafkaCommands("kafka:9092", "User:x")
 
 
 @pytest.mark.parametrize(("longest_ms", "severity"), [(20_000, "ok"), (19_999, "error")])
 def test_transactions_must_be_allowed_to_last(longest_ms: int, severity: str) -> None:
     limits = TransactionLimits(transaction_timeout_ms=20_000)
     config = {"transaction.max.timeout.ms": str(longest_ms)}
-    (finding,) = brokers.check_settings("broker 1", REMEDIES, config, limits)
+    (finding,) = brokers.check_settings("broker 1", COMMANDS, config, limits)
     assert finding.severity == severity
     assert f"is {longest_ms}; dequeue.transaction_timeout_ms is 20000" in finding.found
 
@@ -37,12 +37,12 @@ def test_the_largest_batch_must_fit_into_a_request() -> None:
     limits = TransactionLimits(batch_bytes_max=1_000_000)
     for most, severity in ((1_001_024, "ok"), (1_001_023, "warning")):
         config = {"socket.request.max.bytes": str(most)}
-        (finding,) = brokers.check_settings("broker 1", REMEDIES, config, limits)
+        (finding,) = brokers.check_settings("broker 1", COMMANDS, config, limits)
         assert finding.severity == severity
 
 
 def test_settings_that_may_not_be_read() -> None:
-    (finding,) = brokers.check_settings("broker 1", REMEDIES, {}, TransactionLimits())
+    (finding,) = brokers.check_settings("broker 1", COMMANDS, {}, TransactionLimits())
     assert finding.severity == "warning"
     assert "--allow-principal User:x --operation DescribeConfigs --cluster" in finding.remedy
 

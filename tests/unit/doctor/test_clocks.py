@@ -17,7 +17,7 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.clock import SystemClock
 from duewheel.doctor import clocks
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.doctor.scratch import ScratchTopic
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
@@ -56,7 +56,7 @@ def scratch_of(cluster: Cluster, partitions: Sequence[Partition], brokers: int) 
 
 def test_a_broker_that_leads_no_partition_is_named(tmp_path: Path) -> None:
     scratch = scratch_of(cluster_of(tmp_path), [partition(1, leader=2)], 3)
-    found = list(clocks.check_led(scratch, Remedies("kafka:9092", "User:x")))
+    found = list(clocks.check_led(scratch, KafkaCommands("kafka:9092", "User:x")))
     assert [(each.subject, each.severity) for each in found] == [
         ("broker 1", "warning"),
         ("broker 3", "warning"),

@@ -18,12 +18,12 @@ from tests.harness.findings import severities, topic
 from duewheel.clock import SystemClock
 from duewheel.doctor import rights
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
-REMEDIES = Remedies("kafka:9092", "User:x")
+COMMANDS = KafkaCommands("kafka:9092", "User:x")
 
 
 NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS"})
@@ -40,7 +40,7 @@ NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS"})
 )
 def test_what_a_principal_lacks(allowed: set[str] | None, expected: list[str]) -> None:
     told = topic(rights=None if allowed is None else frozenset(allowed))
-    found = list(rights.check_topic(told, NEEDED, REMEDIES))
+    found = list(rights.check_topic(told, NEEDED, COMMANDS))
     assert severities(found) == expected
     assert ["--operation Read --topic t" in f.remedy for f in found if f.severity == "error"] in (
         [],
@@ -49,7 +49,7 @@ def test_what_a_principal_lacks(allowed: set[str] | None, expected: list[str]) -
 
 
 def test_a_topic_that_may_not_be_seen_lacks_every_right() -> None:
-    found = list(rights.check_topic(Topic("t", 29), NEEDED, REMEDIES))
+    found = list(rights.check_topic(Topic("t", 29), NEEDED, COMMANDS))
     assert "User:x lacks READ, WRITE" in found[0].found
     assert "--operation DescribeConfigs" in found[1].remedy
 

@@ -11,18 +11,18 @@ from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor import targets
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
-REMEDIES = Remedies("kafka:9092", "User:x")
+COMMANDS = KafkaCommands("kafka:9092", "User:x")
 
 
 def test_a_target_takes_what_a_timer_topic_takes() -> None:
     small, large = (topic(config={"max.message.bytes": size}) for size in ("1000", "5000"))
-    assert severities(targets.check_size([small], large, REMEDIES)) == ["ok"]
-    (finding,) = targets.check_size([small, large], small, REMEDIES)
+    assert severities(targets.check_size([small], large, COMMANDS)) == ["ok"]
+    (finding,) = targets.check_size([small, large], small, COMMANDS)
     assert (finding.severity, "max.message.bytes=5000" in finding.remedy) == ("warning", True)
-    assert list(targets.check_size([topic()], small, REMEDIES)) == []
+    assert list(targets.check_size([topic()], small, COMMANDS)) == []
 
 
 def test_a_target_needs_no_room_for_topics_that_are_not_open_for_it(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from tests.harness.findings import partition, severities, topic
 from duewheel.clock import SystemClock
 from duewheel.doctor import targets, topics
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.remedies import Remedies
+from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
-REMEDIES = Remedies("kafka:9092", "User:x")
+COMMANDS = KafkaCommands("kafka:9092", "User:x")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ REMEDIES = Remedies("kafka:9092", "User:x")
 def test_how_well_a_topic_is_kept(
     found: Topic, expected: list[str], said: str, remedy: str
 ) -> None:
-    (finding,) = topics.check_durability(found, REMEDIES, is_own=True)
+    (finding,) = topics.check_durability(found, COMMANDS, is_own=True)
     assert [finding.severity] == expected
     assert said in finding.found
     assert remedy in finding.remedy
@@ -53,7 +53,7 @@ def test_how_well_a_topic_is_kept(
 @pytest.mark.parametrize("is_own", [True, False])
 def test_init_is_a_remedy_only_for_topics_that_it_creates(is_own: bool) -> None:
     found = topic(replicas=1, in_sync_min=1)
-    (finding,) = topics.check_durability(found, REMEDIES, is_own=is_own)
+    (finding,) = topics.check_durability(found, COMMANDS, is_own=is_own)
     assert ("duewheel init" in finding.remedy) == is_own
 
 
@@ -72,7 +72,7 @@ def test_the_checks_of_a_start_as_findings(state: Any, severity: str) -> None:
     line = TopicFinding(
         "t", TopicState(state), "retention.ms", ">= 7", "5", "that is much", "retention.ms=7"
     )
-    finding = topics.as_finding(line, REMEDIES)
+    finding = topics.as_finding(line, COMMANDS)
     assert finding.severity == severity
     assert bool(finding.remedy) == (severity != "ok")
     if state in {"differs", "costly"}:
@@ -91,16 +91,16 @@ def test_a_new_matching_topic_is_read_unless_its_settings_are_known_to_be_wrong(
         "hidden": [TopicFinding("hidden", TopicState.UNREADABLE)],
         "wrong": [wrong],
     }
-    found = {f.subject: f for f in topics.check_matching(by_topic, REMEDIES)}
+    found = {f.subject: f for f in topics.check_matching(by_topic, COMMANDS)}
     assert severities(found.values()) == ["ok", "warning", "warning"]
     not_read = [subject for subject, f in found.items() if "is not read" in f.found]
     assert not_read == ["topic wrong"], "as kafka/topics/discovery.py decides"
 
 
 def test_a_setting_that_no_transaction_survives() -> None:
-    assert list(topics.check_survivable(topic(), REMEDIES)) == []
+    assert list(topics.check_survivable(topic(), COMMANDS)) == []
     short = topic(config={"segment.index.bytes": "12"})
-    (finding,) = topics.check_survivable(short, REMEDIES)
+    (finding,) = topics.check_survivable(short, COMMANDS)
     assert (finding.code, finding.severity) == ("transaction_settings", "error")
     assert finding.found.startswith("segment.index.bytes is 12, below 64")
     assert "--entity-name t --add-config segment.index.bytes=" in finding.remedy

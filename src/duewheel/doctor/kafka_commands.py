@@ -1,0 +1,36 @@
+"""The commands of Kafka that remedies name: an operator copies them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from duewheel.kafka.topics.requirements import remedy_command
+
+
+class KafkaCommands(NamedTuple):
+    """Those for one cluster and one client of it."""
+
+    address: str  # the bootstrap servers
+    principal: str  # of this client, in ACLs
+
+    def acl(self, rights: Sequence[str], resource: str) -> str:
+        """Grants rights on a resource, such as `--cluster` or `--topic orders`."""
+        named = " ".join(f"--operation {right.title().replace('_', '')}" for right in rights)
+        return (
+            f"kafka-acls.sh --bootstrap-server {self.address} --add "
+            f"--allow-principal {self.principal} {named} {resource}"
+        )
+
+    def transactional_ids(self, app_id: str) -> str:
+        """Grants the rights on all transactional ids of an application."""
+        ids = f"--transactional-id {app_id}. --resource-pattern-type prefixed"
+        return self.acl(["WRITE", "DESCRIBE"], ids)
+
+    def topic(self, action: Literal["alter", "create", "delete", "describe"], topic: str) -> str:
+        """Acts on a topic; settings may follow."""
+        return f"kafka-topics.sh --bootstrap-server {self.address} --{action} --topic {topic}"
+
+    def setting(self, topic: str, setting: str) -> str:
+        """Gives a topic a setting, name=value."""
+        return remedy_command(self.address, topic, setting)
