@@ -3,7 +3,7 @@
 examination     runs all parts, one after the other
 host, data_directory, registry
                 this host, the disk of the shard, the way to the schema registry
-bootstrap       whether a server logs a client in
+servers         whether a bootstrap server logs a client in
 cluster         the connection that the parts share
 apis, brokers, clocks, rights, topics, targets, shard
                 a part each: Kafka's answers, and the checks of them

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from kafka import KafkaAdminClient
 from kafka.errors import UnsupportedVersionError
 
-from duewheel.api.examination import UNREACHABLE, DoctorFinding
+from duewheel.api.examination import DoctorFinding
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Ended, Findings
+from duewheel.doctor.findings import Check, Ended, Findings, refusing, unreachable
 from duewheel.doctor.kafka_commands import KafkaCommands
-from duewheel.doctor.remedies import of_failure
+from duewheel.doctor.remedies import SETTINGS_OR_LISTENER, of_failure
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.bootstrap import advertised_brokers
@@ -102,9 +102,7 @@ def _check_reachable(answer: _Answer) -> DoctorFinding:
     if not answer.problem:
         return check.ok(f"{answer.place} answers, first after {answer.took_ms} ms")
     if answer.is_refusal:
-        return check.error(
-            answer.problem, f"correct [kafka.client], or the listener {answer.place}"
-        )
+        return check.error(answer.problem, SETTINGS_OR_LISTENER)
     remedy = f"this host must reach {answer.place}, which the broker's advertised.listeners"
     remedy += " name: correct them, or name resolution and firewall"
     return check.error(answer.problem, remedy)
@@ -112,11 +110,10 @@ def _check_reachable(answer: _Answer) -> DoctorFinding:
 
 def _none_reached(address: str, answers: Sequence[_Answer]) -> DoctorFinding:
     if all(answer.is_refusal for answer in answers):
-        remedy = "correct [kafka.client], or the brokers' listeners"
-        return Check("kafka_refuses", address).error("every broker refuses this client", remedy)
+        return refusing(address, "every broker refuses this client", SETTINGS_OR_LISTENER)
     found = "no broker can be reached at the address that it advertises"
     remedy = "correct the brokers' advertised.listeners, name resolution or firewall"
-    return Check(UNREACHABLE, address).error(found, remedy)
+    return unreachable(address, found, remedy)
 
 
 def check_version(name: str, version: tuple[int, ...]) -> DoctorFinding:

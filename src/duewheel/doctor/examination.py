@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.doctor import (
-    bootstrap,
     brokers,
     clocks,
     data_directory,
     host,
     registry,
     rights,
+    servers,
     shard,
     targets,
     topics,
@@ -28,8 +28,8 @@ from duewheel.doctor import (
 )
 from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Ended, Findings
-from duewheel.doctor.remedies import of_failure
+from duewheel.doctor.findings import Check, Ended, Findings, refusing
+from duewheel.doctor.remedies import CLIENT_SETTINGS, of_failure
 from duewheel.doctor.scratch import ScratchTopic
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.connect.bootstrap import capture_errors
@@ -59,7 +59,7 @@ _OF_HOST: Mapping[str, Callable[[Settings], Findings]] = {
     "registry": registry.examine,
 }
 _OF_CLUSTER: Mapping[str, Callable[[Cluster], Findings]] = {
-    "bootstrap servers": bootstrap.examine,
+    "bootstrap servers": servers.examine,
     "brokers": brokers.examine,
     # Before the topics: the first transaction makes Kafka create its own topics.
     _TRIALS: _on_scratch_topic,
@@ -80,7 +80,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
     try:
         reader = TopicChecks(settings.kafka.client_options("admin"), call_s)
     except ConfigError as error:
-        yield bootstrap.wrong_settings(settings.kafka.servers, error)
+        yield refusing(settings.kafka.servers, str(error), CLIENT_SETTINGS)
         return
     with capture_errors(), reader:
         cluster = Cluster(settings, reader, clock)

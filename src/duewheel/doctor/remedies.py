@@ -7,6 +7,8 @@ from kafka.errors import AuthorizationError
 from duewheel.errors import ConfigError, DuewheelError
 
 BROKERS_LOG = "the log of the brokers has the reason"
+CLIENT_SETTINGS = "correct [kafka.client]"
+SETTINGS_OR_LISTENER = f"{CLIENT_SETTINGS}, or the broker's listener"
 
 
 def of_failure(error: DuewheelError) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duewheel.api.examination import UNREACHABLE, DoctorFinding
+from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Ended, Findings
-from duewheel.doctor.remedies import BROKERS_LOG
+from duewheel.doctor.findings import Check, Ended, Findings, refusing, unreachable
+from duewheel.doctor.remedies import BROKERS_LOG, CLIENT_SETTINGS, SETTINGS_OR_LISTENER
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.bootstrap import capture_errors
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.login import LoginAttempt, require_one
 
-_SETTINGS = "correct [kafka.client]"
 _REMEDY = "correct kafka.bootstrap_servers, name resolution or firewall"
 
 
@@ -44,11 +43,11 @@ def check_servers(clients: KafkaClients, made: Sequence[LoginAttempt]) -> Findin
     except ConfigError as error:
         raise Ended(client_refused(clients, error, "")) from error
     except KafkaUnavailable as error:
-        raise Ended(Check(UNREACHABLE, clients.address).error(str(error), _REMEDY)) from error
+        raise Ended(unreachable(clients.address, str(error), _REMEDY)) from error
     for each in made:
         check = Check("bootstrap_server", each.server)
         if each.problem:
-            remedy = f"{_SETTINGS}, or this server's listener" if each.is_refusal else _REMEDY
+            remedy = SETTINGS_OR_LISTENER if each.is_refusal else _REMEDY
             yield check.warning(f"logs no client in: {each.problem}", remedy)
         else:
             yield check.ok("logs a client in")
@@ -57,12 +56,7 @@ def check_servers(clients: KafkaClients, made: Sequence[LoginAttempt]) -> Findin
 def client_refused(clients: KafkaClients, error: DuewheelError, last_error: str) -> DoctorFinding:
     """Makes the finding of servers that can be reached and accept no client."""
     if isinstance(error, ConfigError):
-        return wrong_settings(clients.address, error)
+        return refusing(clients.address, str(error), CLIENT_SETTINGS)
     last = f"; last log line: {clients.options.redacted(last_error)}" if last_error else ""
     found = f"logs a client in, but serves none: {error}{last}"
-    return Check("kafka_refuses", clients.address).error(found, BROKERS_LOG)
-
-
-def wrong_settings(address: str, error: ConfigError) -> DoctorFinding:
-    """Makes the finding of client settings that cannot work: the error names the wrong one."""
-    return Check("kafka_refuses", address).error(str(error), _SETTINGS)
+    return refusing(clients.address, found, BROKERS_LOG)
