@@ -117,8 +117,9 @@ def _check_file_use(data_dir: Path, place: Path) -> DoctorFinding:
     problems = [] if same else ["a read does not return the mapped bytes"]
     problems += [] if whole else ["an allocated file has no blocks"]
     problems += [] if exclusive else ["two holders get the same lock"]
-    found = "; ".join(problems) or "allocates, maps and locks"
-    return check.of("error" if problems else "ok", found, _LOCAL)
+    if problems:
+        return check.error("; ".join(problems), _LOCAL)
+    return check.ok("allocates, maps and locks")
 
 
 def check_rights(data_dir: Path) -> DoctorFinding:

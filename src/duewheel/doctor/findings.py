@@ -42,7 +42,7 @@ class Check:
         return self.of("error", found, remedy)
 
     def of(self, severity: Severity, found: str, remedy: str) -> DoctorFinding:
-        """A finding of any severity; "ok" has no remedy."""
+        """A finding whose text is the same whatever its severity; "ok" has no remedy."""
         return DoctorFinding(
             code=self.code,
             severity=severity,

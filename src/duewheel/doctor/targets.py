@@ -57,9 +57,10 @@ def check_size(timers: Sequence[Topic], target: Topic, commands: KafkaCommands) 
     if not sizes_max or _BYTES_MAX not in target.config:
         return
     needed, most = max(sizes_max), int(target.config[_BYTES_MAX])
+    check = Check("message_size", f"topic {target.name}")
     found = f"{_BYTES_MAX} is {most}, the timer topics' {needed}"
-    yield Check("message_size", f"topic {target.name}").of(
-        "warning" if most < needed else "ok",
-        found + ": a larger message becomes a dead letter" * (most < needed),
-        commands.setting(target.name, f"{_BYTES_MAX}={needed}"),
-    )
+    if most < needed:
+        remedy = commands.setting(target.name, f"{_BYTES_MAX}={needed}")
+        yield check.warning(f"{found}: a larger message becomes a dead letter", remedy)
+    else:
+        yield check.ok(found)
