@@ -143,7 +143,7 @@ def check_space(subject: str, room: Room, ring: int) -> DoctorFinding:
     return Check("disk_space", subject).of(
         "error" if left < 0 else "warning" if left < _ROOM_BYTES else "ok",
         text,
-        "make room: a pending timer takes some 120 bytes and its message, "
+        "make room: a pending timer takes some 200 bytes and its message, "
         f"and less than {_ROOM_BYTES >> 20} MiB for them is little",
     )
 
