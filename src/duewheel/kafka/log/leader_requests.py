@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kafka import TopicPartition as KafkaPartition
 from kafka import errors
 from kafka.future import Future
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.errors import DuewheelError
 from duewheel.kafka.connect.clients import KafkaClients, close

@@ -93,7 +93,7 @@ def write_pause(
         Unacknowledged: no acknowledgement in time: it may be in effect all the same.
         ConfigError: there is no state topic, or no right to write to it.
     """
-    partition, key, value = state_partition(state_topic, 0), key_of(kind, name), encoded(pause)
+    (topic, number), key = state_partition(state_topic, 0), key_of(kind, name)
     with LogReader(clients, [state_topic], lambda: deadline) as reader:
         reader.existing(hint=INIT_MAKES_IT)
     with closing(PauseReader(clients, state_topic, last, deadline.remaining_s())) as pauses:
@@ -102,7 +102,7 @@ def write_pause(
     with clients.opened(KafkaProducer, deadline, **own) as producer:
 
         def send() -> None:
-            sent = producer.send(partition.topic, value, key, partition=partition.partition)
+            sent = producer.send(topic, encoded(pause), key, partition=number)
             sent.get(timeout=deadline.remaining_s())
 
         clients.write(deadline, f"write the pause of {name}", send)

@@ -9,7 +9,6 @@ from functools import partial
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
-from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.kafka.connect.clients import KafkaClients
@@ -17,6 +16,7 @@ from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.newest import find_newest, newest_by_key
+from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.publisher_protocol import Seen
 
 _COORDINATOR_S = 3.0  # a live coordinator answers in milliseconds
@@ -30,7 +30,7 @@ class KafkaProgressReader:
     def __init__(
         self,
         clients: KafkaClients,
-        partition: KafkaPartition,
+        partition: TopicPartition,
         key: bytes,
         transactional_id: str,
         *,
@@ -46,7 +46,7 @@ class KafkaProgressReader:
         self._transactional_id = transactional_id
         self._stopping = stopping
         begin = partial(Deadline, deadline_s, stopping)
-        self._reader = LogReader(clients, [partition.topic], begin)
+        self._reader = LogReader(clients, [partition[0]], begin)
         self._end = 0  # it has read the offsets below
         self._seen: Seen | None = None
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafka.structs import TopicPartition as KafkaPartition
-
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.reshard_records import NOTICE_KEY, is_unfinished_notice
 from duewheel.kafka.connect.clients import KafkaClients
@@ -16,6 +14,7 @@ from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
 from duewheel.kafka.progress.newest import SEARCH_STEPS, NewestRecord, find_newest, newest_by_key
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.single_record import Header, single
 
@@ -35,7 +34,7 @@ class ShardProgress:
         ids: the numbers of the transactional ids, as that record names them.
     """
 
-    def __init__(self, clients: KafkaClients, partition: KafkaPartition, key: bytes) -> None:
+    def __init__(self, clients: KafkaClients, partition: TopicPartition, key: bytes) -> None:
         self._clients = clients
         self.partition, self.key = partition, key
         self.read_ms = 0
@@ -76,8 +75,8 @@ class ShardProgress:
         none. Otherwise an owner would seem silent while another writer's open transaction hides its
         records from every reader of committed records.
         """
-        partition, topic = self.partition, self.partition.topic
-        with LogReader(self._clients, [topic], lambda: deadline, committed=False) as reader:
+        partition = self.partition
+        with LogReader(self._clients, [partition[0]], lambda: deadline, committed=False) as reader:
             (stable,) = reader.offsets([partition], LATEST, committed=True).values()
             (end,) = reader.offsets([partition], LATEST).values()
             if stable == end:

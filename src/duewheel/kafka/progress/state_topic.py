@@ -8,9 +8,9 @@ without a topic of their own (kafka/ledger/command_ledger.py), and pauses.
 
 from __future__ import annotations
 
-from kafka.structs import TopicPartition as KafkaPartition
+from duewheel.schemas.batches import TopicPartition
 
 
-def state_partition(state_topic: str, shard: int) -> KafkaPartition:
+def state_partition(state_topic: str, shard: int) -> TopicPartition:
     """The partition of a shard's records; records of no shard are in that of shard 0."""
-    return KafkaPartition(state_topic, shard)
+    return state_topic, shard

@@ -80,7 +80,7 @@ class FencedSession:
         deadline = self._limits.starting(self._stopping)
         with self._clients.opened(KafkaAdminClient, deadline) as admin:
             self._require_state_topic(admin, deadline)
-        topic = self.shard_progress.partition.topic
+        topic, _ = self.shard_progress.partition
         with LogReader(self._clients, [topic], lambda: deadline) as reader:
             return self.shard_progress.read(reader, past_open=False)
 
@@ -130,7 +130,7 @@ class FencedSession:
         found = self._read(deadline, past_open=False)
 
         def take(numbers: tuple[int, ...]) -> tuple[int, ...]:
-            return self.ids.take(admin, numbers, [self.shard_progress.partition.topic], deadline)
+            return self.ids.take(admin, numbers, [self.shard_progress.partition[0]], deadline)
 
         def read() -> tuple[int, ...]:
             nonlocal found

@@ -21,7 +21,6 @@ from itertools import chain
 
 import numpy as np
 import structlog
-from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.checkpoints.held_copies import (
     Held,
@@ -108,7 +107,7 @@ class Bounds:
 
 def moved(
     reader: LogReader,
-    state_partition: KafkaPartition,
+    state_partition: TopicPartition,
     progress: Progress,
     free: Collection[TopicPartition],
     bounds: Bounds,

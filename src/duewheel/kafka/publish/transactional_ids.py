@@ -32,7 +32,6 @@ import structlog
 from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
 from kafka.errors import TransactionalIdNotFoundError
-from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.errors import KafkaUnavailable, PublishDoubt
 from duewheel.kafka.connect.clients import KafkaClients
@@ -41,6 +40,7 @@ from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.partition_names import partition_name, some_of
 
 _ENDING = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
@@ -59,7 +59,7 @@ class Ending:
     transactional_id: str
     state: str
     # As the coordinator knows, without its marker: the one that refuses it, and perhaps others
-    partitions: frozenset[KafkaPartition]
+    partitions: frozenset[TopicPartition]
     coordinator: int  # the broker
 
     def __str__(self) -> str:
