@@ -34,7 +34,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close_pages import Marks, marks_from, marks_to
 from duewheel.clock import SystemClock
-from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
+from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.streaming.batch_attempt import RowsOfBatch
 from duewheel.streaming.batch_plan import Offsets, batch_ends, bytes_of, divide
 from duewheel.streaming.early_ends import EarlyEnds, offsets_after, offsets_from
@@ -201,7 +201,7 @@ class TimerReader(DataSourceStreamReader):
         kafka, options = self._kafka, self._options
         partitions = options.starting_offsets if options.only else kafka.partitions()
         # One topic that is deleted delays no other.
-        log_ends = kafka.offsets(partitions, LATEST, missing_ok=True)
+        log_ends = kafka.ends(partitions, committed=True, missing_ok=True)
         firsts = self._next_offsets(log_ends, before, missing_ok=True)
         self._log_ends = {p: log_ends[p] for p in firsts}
         # A partition that Kafka lacks for a moment keeps its offset: as a new one it would be read
@@ -220,7 +220,7 @@ class TimerReader(DataSourceStreamReader):
         permitted = self._quotas.permitted(
             firsts,
             log_ends,
-            lambda partitions: self._kafka.offsets(partitions, EARLIEST, missing_ok=True),
+            lambda partitions: self._kafka.starts(partitions, missing_ok=True),
         )
         ends = batch_ends(firsts, permitted, self._rows.rows)
         self._quotas.planned(ends)
@@ -265,5 +265,5 @@ class TimerReader(DataSourceStreamReader):
         `missing_ok` drops a new one that Kafka lacks.
         """
         new = [p for p in partitions if before.get(p, EARLIEST) == EARLIEST]
-        starts = self._kafka.offsets(new, EARLIEST, missing_ok=missing_ok) if new else {}
+        starts = self._kafka.starts(new, missing_ok=missing_ok) if new else {}
         return {p: at for p in partitions if (at := starts.get(p, before.get(p, EARLIEST))) >= 0}

@@ -133,7 +133,7 @@ class SparklessShard:
         """Take what is new in the timer topic."""
         marks = self._engine.marks
         with self.admin() as admin:
-            ends = admin.stable_offsets([self.timers])
+            ends = admin.ends([self.timers], committed=True)
         parsed = self.read({p: (marks.get(p, 0), end) for p, end in ends.items()}, contract)
         batch = TimerBatch.none().extended_by(*parsed)
         self._engine.append(batch, {**marks, **ends})

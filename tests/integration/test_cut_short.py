@@ -90,13 +90,13 @@ def test_cancels_before_a_cut_hold_and_those_behind_it_are_waited_for(
         until(shard, lambda: len(read_topic(servers, reply)) == 2)
         assert shard.delivered() == []
         with shard.admin() as admin:  # behind both cancels, their chases, and what marks commits
-            was = admin.end_offsets([timers])[timers, 0]
+            was = admin.ends([timers], committed=False)[timers, 0]
     first, _, second, *_ = read_topic(servers, timers)
     cut(broker, timers, 5)  # four records and their transaction's marker are left
 
     def end_offset() -> int | None:
         with shard.admin() as admin, suppress(KafkaUnavailable):  # it elects leaders
-            return admin.end_offsets([timers])[timers, 0]
+            return admin.ends([timers], committed=False)[timers, 0]
         return None
 
     wait_until(lambda: end_offset() == 5, "the partition ends at the cut")

@@ -282,9 +282,9 @@ def test_killed_again_and_again_it_sends_each_line_once(
     words = ("import", str(file), "--name", "jobs")
     with shard.admin() as admin:
         for more in (1, 1_500, 3_000, 4_500, 6_000):
-            end = sum(admin.end_offsets([shard.timers]).values()) + more
+            end = sum(admin.ends([shard.timers], committed=False).values()) + more
             with subprocess.Popen(line(config, *words), stdout=subprocess.DEVNULL) as child:
-                while sum(admin.end_offsets([shard.timers]).values()) < end:
+                while sum(admin.ends([shard.timers], committed=False).values()) < end:
                     assert child.poll() is None, "it ends before it is killed"
                 child.kill()
     (verdict,) = objects(config, *words)[1]

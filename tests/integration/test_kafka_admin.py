@@ -135,12 +135,12 @@ def test_offsets_ids_and_missing_topics(
 
     asked = [topic, "no.such.topic"]
     assert admin.partition_counts(asked) == {topic: 2}
-    assert admin.log_start_offsets(asked) == {(topic, 0): 0, (topic, 1): 0}
-    assert admin.end_offsets(asked) == {(topic, 0): 0, (topic, 1): 3}
+    assert admin.starts(asked) == {(topic, 0): 0, (topic, 1): 0}
+    assert admin.ends(asked, committed=False) == {(topic, 0): 0, (topic, 1): 3}
     ids = admin.topic_ids([*settings.timer.topics, "no.such.topic"])
     assert set(ids) == set(settings.timer.topics)
     assert len(set(ids.values())) == 2
-    assert admin.end_offsets([]) == {}
+    assert admin.ends([], committed=False) == {}
 
 
 def test_a_topic_that_kafka_refuses_is_the_configurations_fault(
@@ -195,7 +195,7 @@ def test_a_broker_that_never_answers(caplog: pytest.LogCaptureFixture) -> None:
             KafkaAdmin(secret, deadline_s=1.0) as admin,
             pytest.raises(KafkaUnavailable, match=address) as caught,
         ):
-            admin.end_offsets(["t"])
+            admin.ends(["t"], committed=False)
     assert caught.value.exit_code == 3
     assert "hunter2" not in str(caught.value)
     wait_until(

@@ -22,7 +22,6 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.java.find import Java
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.streaming.source import SourceOptions, TimerReader
 from duewheel.streaming.task_share import TaskSettings
@@ -52,7 +51,7 @@ def test_a_deleted_topic_is_not_created_again(broker: DevBroker, admin: KafkaAdm
         admin.delete_topics(["deleted"])
         until_s = time.monotonic() + 5
         while time.monotonic() < until_s:
-            assert reader.offsets([("kept", 0)], LATEST) == {("kept", 0): 0}
+            assert reader.ends([("kept", 0)], committed=True) == {("kept", 0): 0}
             time.sleep(0.2)
         assert reader.partitions() == [("kept", 0)]
         assert "deleted" not in admin.list_topics()
@@ -117,7 +116,7 @@ def test_a_stop_does_not_wait_for_a_kafka_that_is_away(
     admin.create_topics([NewTopic(timers, 1, 1)])
     client = KafkaClients({"bootstrap_servers": broker.bootstrap_servers})
     with closing(LogReader(client, [timers], partial(Deadline, 60, stopping))) as reader:
-        assert reader.offsets([(timers, 0)], LATEST) == {(timers, 0): 0}
+        assert reader.ends([(timers, 0)], committed=True) == {(timers, 0): 0}
         if is_silent:
             os.kill(broker.pid, signal.SIGSTOP)
         else:

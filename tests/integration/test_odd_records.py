@@ -22,7 +22,6 @@ from duewheel.config.range_ends import Bound
 from duewheel.config.settings import load
 from duewheel.errors import InvalidTimer
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.topics.reading import records_of
@@ -72,8 +71,8 @@ def test_a_reader_of_any_topic_reads_on(broker: SharedBroker, topic: str) -> Non
         (place,) = reader.partitions()
         bounds = {
             place: (
-                reader.offsets([place], EARLIEST)[place],
-                reader.offsets([place], LATEST)[place],
+                reader.starts([place])[place],
+                reader.ends([place], committed=True)[place],
             )
         }
         found = [each for records, _ in reader.records(bounds) for each in records]

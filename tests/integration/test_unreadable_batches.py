@@ -97,7 +97,7 @@ def test_a_batch_that_cannot_be_read_is_one_dead_letter_and_stops_nobody(
 
     # At another read, and in ranges that cut the batch, it has the same outcome.
     with shard.admin() as admin:
-        (end,) = [end for p, end in admin.stable_offsets([shard.timers]).items() if p[1] == 0]
+        (end,) = [end for p, end in admin.ends([shard.timers], committed=True).items() if p[1] == 0]
     for cuts in ([0, end], [0, first, first + 1, end], [0, first + 1, last + 1, end]):
         again = [
             batch

@@ -28,14 +28,14 @@ class SimulatedLogReader(LogReader):
     """Answers as brokers would.
 
     Attributes:
-        ends: of the partitions, as the brokers tell them now.
+        ends_now: of the partitions, as the brokers tell them now.
     """
 
     def __init__(self, shard: Shard) -> None:  # without a network
         super().__init__(KafkaClients({}), [TOPIC])
         self._connected: Any = SimpleNamespace(fetch=self._answers, list_offsets=self._list_offsets)
         self._shard = shard
-        self.ends: Marks = {}
+        self.ends_now: Marks = {}
 
     def partitions(self) -> list[TopicPartition]:
         return [(TOPIC, partition.number) for partition in self._shard.partitions]
@@ -57,7 +57,7 @@ class SimulatedLogReader(LogReader):
 
     def _offset(self, name: TopicPartition, time: int) -> int:
         start = self._shard.kafka.partitions[name[1]].start
-        return start if time == EARLIEST else self.ends[name]
+        return start if time == EARLIEST else self.ends_now[name]
 
     def _answer(self, name: TopicPartition, at: int, until: int) -> Fetched | Exception:
         partition = self._shard.kafka.partitions[name[1]]

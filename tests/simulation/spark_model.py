@@ -89,7 +89,7 @@ class Query:
             return
         start = self._start()
         at = {**offsets_from(start)[0], **self._early_ends.read()}
-        self._kafka.ends = {
+        self._kafka.ends_now = {
             name: self._end(at.get(name, 0), stable, rows_max)
             for name, stable in offsets_of(self._shard, "stable_end").items()
         }

@@ -198,7 +198,7 @@ def _range(
     audited: Marks,
 ) -> tuple[Marks, Marks]:
     """Returns the first offset and the end of every partition."""
-    ends: Marks = shard_settings.own(settings, admin.stable_offsets(topics))
+    ends: Marks = shard_settings.own(settings, admin.ends(topics, committed=True))
     missing = set(topics) - {topic for topic, _ in ends}
     if missing:
         raise ConfigError(f"timer topic {', '.join(sorted(missing))} does not exist")
@@ -216,7 +216,7 @@ def _range(
         firsts = Bound.parse("--from", since).firsts(ends, at_time)
     if wanted.until is not None:
         ends = Bound.parse("--to", wanted.until).offsets(ends, at_time)
-    log_starts = admin.log_start_offsets(topics)
+    log_starts = admin.starts(topics)
     return {p: max(first, log_starts.get(p, 0)) for p, first in firsts.items()}, ends
 
 

@@ -121,7 +121,7 @@ class MessageReader:
 
 def _record(reader: LogReader, handle: RecallHandle) -> Record:
     where = handle.timer_topic, handle.partition
-    ((start, end),) = reader.bounds(partitions=[where]).values()
+    ((start, end),) = reader.bounds(partitions=[where], committed=False).values()
     if not start <= handle.offset < end:
         raise _not_in_kafka(handle, f"the topic has offsets {start} to {end - 1} there")
     for records, reached in reader.records({where: (handle.offset, handle.offset + 1)}):

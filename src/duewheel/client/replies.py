@@ -27,7 +27,6 @@ from weakref import WeakValueDictionary
 from duewheel.errors import INIT_MAKES_IT, DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
 from duewheel.schemas.header_names import ANSWER, SOURCE, Answer
@@ -194,7 +193,7 @@ class AnswerReader:
             return not self._closed
 
     def _ends(self, reader: LogReader) -> dict[tuple[str, int], int]:
-        return reader.offsets(reader.existing("reply topic", INIT_MAKES_IT), LATEST)
+        return reader.ends(reader.existing("reply topic", INIT_MAKES_IT), committed=True)
 
     def _begin(self) -> None:
         with self._changed:

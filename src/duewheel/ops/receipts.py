@@ -24,7 +24,6 @@ from duewheel.errors import INIT_MAKES_IT, ConfigError, NoReceipts
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
-from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.ops.connection import ANSWER_S
@@ -76,7 +75,7 @@ def _parts(
     """Yields the rows of a part of the topic, and the position of the last receipt in that part."""
     after = position_in(page)
     with _reader(settings) as reader:
-        found = reader.bounds(_time(wanted.since_ms), _time(wanted.until_ms))
+        found = reader.bounds(_time(wanted.since_ms), _time(wanted.until_ms), committed=True)
         bounds = {number: each for (_, number), each in found.items()}
         for number, start, end in ranges_after(after, bounds):
             partition = _topic(settings), number
@@ -110,7 +109,7 @@ class ReceiptOffsets:
     def firsts(self, wanted: ReceiptFilter) -> dict[int, int]:
         """Where the receipts that are wanted begin, at the end of the committed ones at most."""
         self._existing()
-        found = self._reader.bounds(_time(wanted.since_ms))
+        found = self._reader.bounds(_time(wanted.since_ms), committed=True)
         return {number: first for (_, number), (first, _) in sorted(found.items())}
 
     def ends(self) -> dict[int, int]:
@@ -120,7 +119,7 @@ class ReceiptOffsets:
         """
         ends = self._kept.get("ends")
         if ends is None:
-            found = self._reader.offsets(self._existing(), LATEST)
+            found = self._reader.ends(self._existing(), committed=True)
             ends = {number: end for (_, number), end in sorted(found.items())}
             self._kept.put("ends", ends, _ENDS_KEPT_S)
         return ends

@@ -239,13 +239,13 @@ def _seen(settings: Settings) -> Local:
 
 
 def _ends(admin: KafkaAdmin, partitions: Iterable[TopicPartition]) -> Marks:
-    return admin.end_offsets(sorted({topic for topic, _ in partitions}))
+    return admin.ends(sorted({topic for topic, _ in partitions}), committed=False)
 
 
 def _topics(admin: KafkaAdmin, names: Iterable[str]) -> KafkaTopics:
     topics = sorted(names)
     ids = admin.topic_ids(topics)
-    return KafkaTopics(ids, admin.log_start_offsets(topics), admin.end_offsets(topics))
+    return KafkaTopics(ids, admin.starts(topics), admin.ends(topics, committed=False))
 
 
 def _partition(name: str) -> TopicPartition:

@@ -179,7 +179,7 @@ class IngestRun:
         self._query_backoff = Backoff(clock, random.Random(), *_QUERY_BACKOFF_MS)
         self._limit = RowLimit(spark_dir, settings.ingest.max_offsets_per_trigger)
         self._limit.settle(self._checkpoint, self._engine.marks)
-        self._gaps = GapWatch(admin.log_start_offsets, clock)
+        self._gaps = GapWatch(admin.starts, clock)
         taker = BatchTaker(
             self._engine,
             self._gaps,
@@ -279,7 +279,7 @@ class IngestRun:
         """Returns the topics and offsets of the next query."""
         settings = self._settings
         starts = self._watch.starts(self._admin)
-        ends = self._admin.stable_offsets(sorted({topic for topic, _ in starts}))
+        ends = self._admin.ends(sorted({topic for topic, _ in starts}), committed=True)
         marks = self._engine.marks
         settle_checkpoint(self._checkpoint, marks, starts, ends)
         waiting = sum(max(0, ends.get(p, 0) - max(0, start)) for p, start in starts.items())
@@ -478,7 +478,7 @@ def _offsets_at(
             reason=existing.left_out[topic],
         )
     found = shard_settings.own(settings, admin.offsets_at(existing.topics, time_ms))
-    starts = shard_settings.own(settings, admin.log_start_offsets(existing.topics))
+    starts = shard_settings.own(settings, admin.starts(existing.topics))
     for partition, start in starts.items():
         if 0 < start == found.get(partition):
             cut.append(partition)

@@ -121,8 +121,8 @@ class LagWatch(Watch):
         settings, requested_ms = self._settings, self._clock.now_ms()
         found = TopicSet.read(settings.storage.data_dir)
         topics = sorted(found.topics if found else settings.timer.topics)
-        stable = shard_settings.own(settings, admin.stable_offsets(topics))
-        ends = shard_settings.own(settings, admin.end_offsets(topics))
+        stable = shard_settings.own(settings, admin.ends(topics, committed=True))
+        ends = shard_settings.own(settings, admin.ends(topics, committed=False))
         with State.open(settings.storage.data_dir) as state:
             commit = state.commit()
             marks = self._marks(admin, commit.high_water(state.close()), stable, topics)
@@ -141,5 +141,5 @@ class LagWatch(Watch):
     ) -> Mapping[TopicPartition, int]:
         """The marks; for a partition without one, where its log begins."""
         new = [partition for partition in ends if partition not in committed]
-        starts = admin.log_start_offsets(topics) if new else {}
+        starts = admin.starts(topics) if new else {}
         return {p: committed.get(p, starts.get(p, 0)) for p in ends}

@@ -75,7 +75,7 @@ class TopicWatch:
                 are deleted.
         """
         marks, close = self._marks(), self._state.close()
-        ends = shard_settings.own(self._settings, admin.end_offsets(self.topic_set.topics))
+        ends = self._ends(admin)
         require_not_below(close.marks if close else {}, ends)
         require_not_below(marks, ends)
         missing = close.missing(marks) if close else {}
@@ -98,7 +98,7 @@ class TopicWatch:
             if self._has_changed(admin):
                 return True
             marks = self._marks()  # before the ends, or new messages look like a lost end
-            ends = shard_settings.own(self._settings, admin.end_offsets(self.topic_set.topics))
+            ends = self._ends(admin)
             require_not_below(marks, ends)
             return self._has_new_partitions(ends)
         return False
@@ -112,6 +112,12 @@ class TopicWatch:
         with suppress(KafkaUnavailable), self._admin() as admin:
             return self._has_changed(admin)
         return False
+
+    def _ends(self, admin: KafkaAdmin) -> dict[TopicPartition, int]:
+        """The ends of this shard's partitions of the topics that are read."""
+        return shard_settings.own(
+            self._settings, admin.ends(self.topic_set.topics, committed=False)
+        )
 
     def _has_changed(self, admin: KafkaAdmin) -> bool:
         topic_set = discover(self._settings, admin, TakenTopics.of(self._state))

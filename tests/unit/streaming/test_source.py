@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from duewheel.checkpoints.commit_and_close_pages import marks_from, marks_to
 from duewheel.checkpoints.state_file import State
-from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
+from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.schemas.batches import TopicPartition
 from duewheel.streaming.batch_attempt import FILE_NAME, Attempt
 from duewheel.streaming.batch_plan import Offsets, batch_ends, divide
@@ -34,31 +34,34 @@ class Brokers:
     """What the reader of a source needs.
 
     Attributes:
-        starts, ends: of the logs in the metadata.
+        first, last: starts and ends of the logs in the metadata.
         grows_to: the ends behind as many looks at them as the list has entries.
         looks: how often the logs' ends were read.
         waits: from where the source has waited for their word.
         answers_at_once: what they say although there is nothing to read.
     """
 
-    starts: Offsets
-    ends: Offsets
+    first: Offsets
+    last: Offsets
     grows_to: list[Offsets] = field(default_factory=list)
     looks: int = 0
     waits: list[Offsets] = field(default_factory=list)
     answers_at_once: bool | None = None
 
     def partitions(self) -> list[TopicPartition]:
-        return list(self.ends)
+        return list(self.last)
 
-    def offsets(
-        self, partitions: Iterable[TopicPartition], time: int, *, missing_ok: bool = False
+    def starts(self, partitions: Iterable[TopicPartition], *, missing_ok: bool = False) -> Offsets:
+        return {p: self.first[p] for p in partitions if p in self.first or not missing_ok}
+
+    def ends(
+        self, partitions: Iterable[TopicPartition], *, committed: bool, missing_ok: bool = False
     ) -> Offsets:
-        self.looks += time == LATEST
-        if time == LATEST and self.grows_to:
-            self.ends = self.grows_to.pop(0)
-        known = self.starts if time == EARLIEST else self.ends
-        return {p: known[p] for p in partitions if p in known or not missing_ok}
+        assert committed
+        self.looks += 1
+        if self.grows_to:
+            self.last = self.grows_to.pop(0)
+        return {p: self.last[p] for p in partitions if p in self.last or not missing_ok}
 
     def await_news(self, positions: Offsets, wait_s: float) -> bool:
         self.waits.append(dict(positions))
@@ -122,7 +125,7 @@ def test_a_partition_that_metadata_lacks_for_a_moment_is_not_read_again() -> Non
     source, begun = Source({A: 5, C: 7}, brokers), {A: 5, C: 7}
     end = source.next_end(begun)
     assert end == {A: 6, C: 7}
-    brokers.ends = {A: 6, C: 8}
+    brokers.last = {A: 6, C: 8}
     assert source.ranges(end, source.next_end(end)) == {C: (7, 8)}
 
 
@@ -131,7 +134,7 @@ def test_a_share_of_a_deleted_topic_delays_no_other_partition() -> None:
     brokers = Brokers({A: 0}, {A: 6, B: 9})
     source = Source({A: 5, B: EARLIEST, C: 7}, brokers, only=True)
     assert source.next_end({A: 5, C: 7}) == {A: 6, C: 7}
-    brokers.starts[B] = 2
+    brokers.first[B] = 2
     assert source.next_end({A: 6, C: 7}) == {A: 6, B: 9, C: 7}
     assert source.reportLatestOffset() == marks_to({A: 6, B: 9})
 
@@ -161,7 +164,7 @@ def test_the_brokers_say_when_a_quiet_log_is_to_be_looked_at() -> None:
     brokers = Brokers({A: 0}, {A: 5})
     source = Source({A: 5}, brokers, poll_ms=100)
     assert source.next_end({A: 5}) == {A: 5}
-    brokers.ends = {A: 6}
+    brokers.last = {A: 6}
     assert source.next_end({A: 5}) == {A: 5}, "without their word nobody looks"
     assert brokers.waits == [{A: 5}] * 2
     time.sleep(1)
@@ -298,7 +301,7 @@ def test_a_batch_begins_where_the_one_before_has_ended_early(tmp_path: Path) -> 
     assert [s.ranges for s in source.partitions(second, third)] == [{A: (49, 50)}]  # type: ignore[attr-defined]
     told.note({A: 50}, {}, {})
     assert source.latestOffset(third, ReadMaxRows(100)) == third, "nothing to read"
-    source.brokers.ends = {A: 51, C: 9}
+    source.brokers.last = {A: 51, C: 9}
     assert source.latestOffset(third, ReadMaxRows(100)) == {"a": {"0": 51}, "b": {"0": 9}}
 
 
@@ -313,11 +316,11 @@ def test_a_partition_that_waits_is_left_out_for_a_while(
     second = source.latestOffset(first, ReadMaxRows(100))
     assert offsets_from(second)[0] == {A: 50, C: 9}, "it had no bytes left"
     told.note({A: 50, C: 9}, {A: 20}, {}, [A])
-    source.brokers.ends = {A: 60, C: 12}
+    source.brokers.last = {A: 60, C: 12}
     third = source.latestOffset(second, ReadMaxRows(100))
     assert offsets_from(third) == ({A: 20, C: 12}, {A: 20})
     told.note({A: 20, C: 12}, {}, {})
-    source.brokers.ends = {A: 70, C: 12}
+    source.brokers.last = {A: 70, C: 12}
     assert source.latestOffset(third, ReadMaxRows(100)) == third, "nothing to read"
     present_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: present_s + 61)

@@ -2,7 +2,8 @@
 
 Metadata, security, the sockets to leaders and the protocol stay kafka-python's.
 
-- An end is the last stable offset, unless `committed` is False.
+- An end is the last stable offset if it is asked for as `committed`: an open transaction may begin
+  there. Otherwise it is the offset of the next record.
 - A partition that is missing, or has no leader, is waited for; `missing_ok` and `present_ends`
   leave it out. `existing` refuses a missing topic.
 - After an error the metadata is read again.
@@ -53,7 +54,7 @@ class LogConnection:
         Args:
             topics: `partitions` lists theirs; other topics are added once they are asked for.
             begin: gives the deadline of a call, which headway renews.
-            committed: records of open and aborted transactions are left out.
+            committed: reads leave out the records of open and aborted transactions.
             sleep: waits between two attempts.
         """
         self._clients = clients
@@ -112,24 +113,33 @@ class LogConnection:
             raise Misconfigured(f"Kafka at {self._clients.address} has no {kind} {topic!r}{hint}")
         return partitions
 
-    def offsets(
+    def starts(
+        self, partitions: Iterable[TopicPartition], *, missing_ok: bool = False
+    ) -> dict[TopicPartition, int]:
+        """The log start of each partition; `missing_ok` as for `ends`."""
+        return self._offsets(partitions, EARLIEST, committed=False, missing_ok=missing_ok)
+
+    def ends(
+        self, partitions: Iterable[TopicPartition], *, committed: bool, missing_ok: bool = False
+    ) -> dict[TopicPartition, int]:
+        """The end of each partition.
+
+        Args:
+            committed: where a reader of committed records ends.
+            missing_ok: leave out partitions that a broker does not know, as those of a deleted
+                topic; for a moment they may be any. Otherwise they are waited for.
+        """
+        return self._offsets(partitions, LATEST, committed=committed, missing_ok=missing_ok)
+
+    def _offsets(
         self,
         partitions: Iterable[TopicPartition],
         at: int,
         *,
-        committed: bool | None = None,
+        committed: bool,
         missing_ok: bool = False,
     ) -> dict[TopicPartition, int]:
-        """An offset of each partition.
-
-        Args:
-            at: EARLIEST: the log's start. LATEST: its end. Else epoch ms: the first offset of
-                that time or a later one, -1 if there is none.
-            committed: the end is the last stable offset, where a reader of committed records ends;
-                None: as the reader reads.
-            missing_ok: leave out partitions that a broker does not know, as those of a deleted
-                topic; for a moment they may be any. Otherwise they are waited for.
-        """
+        """An offset of each partition, as `ask`."""
         deadline, missing = self._begin(), list(partitions)
         offsets: dict[TopicPartition, int] = {}
         if self._add_topics(missing):
@@ -155,7 +165,7 @@ class LogConnection:
         until: Bound | None = None,
         *,
         partitions: Iterable[TopicPartition] | None = None,
-        committed: bool | None = None,
+        committed: bool,
     ) -> dict[TopicPartition, tuple[int, int]]:
         """First offset and end of each partition, as they are now; a range may be empty.
 
@@ -163,24 +173,33 @@ class LogConnection:
             since: where to begin; None: at the log's start.
             until: where to end, at the present end at most.
             partitions: None: all of the reader's topics.
-            committed: as for `offsets`.
+            committed: as for `ends`.
 
         Raises:
             ConfigError: `since` is an offset above all ends.
         """
         with self.bounded_by(self._begin()):
             places = self.partitions() if partitions is None else list(partitions)
-            starts = self.offsets(places, EARLIEST)
-            ends = self.offsets(places, LATEST, committed=committed)
-            firsts = since.firsts(ends, self.offsets_at) if since else starts
-            lasts = until.offsets(ends, self.offsets_at) if until else ends
+            starts, ends = self.starts(places), self.ends(places, committed=committed)
+
+            def at_time(time_ms: int) -> dict[TopicPartition, int]:
+                found = self._offsets(places, max(0, time_ms), committed=committed)
+                return {place: offset for place, offset in found.items() if offset >= 0}
+
+            firsts = since.firsts(ends, at_time) if since else starts
+            lasts = until.offsets(ends, at_time) if until else ends
         return {place: (max(starts[place], firsts[place]), lasts[place]) for place in places}
 
     def ask(
-        self, partitions: Iterable[TopicPartition], at: int, *, committed: bool | None = None
+        self, partitions: Iterable[TopicPartition], at: int, *, committed: bool
     ) -> dict[TopicPartition, int | Exception]:
-        """As `offsets`, at once: with the error of each partition that does not answer now, such as
-        one that is missing or has no leader.
+        """An offset of each partition, at once: with the error of each one that does not answer
+        now, such as one that is missing or has no leader.
+
+        Args:
+            at: EARLIEST: the log's start. LATEST: its end. Else epoch ms: the first offset of
+                that time or a later one, -1 if there is none.
+            committed: only offsets below the last stable one count.
         """
         try:
             return self._ask_twice(self._begin(), list(partitions), at, committed)
@@ -193,7 +212,7 @@ class LogConnection:
                     self._connected.set_topics(self._topics)
 
     def _ask_twice(
-        self, deadline: Deadline, left: list[TopicPartition], at: int, committed: bool | None
+        self, deadline: Deadline, left: list[TopicPartition], at: int, committed: bool
     ) -> dict[TopicPartition, int | Exception]:
         answers: dict[TopicPartition, int | Exception] = {}
         for is_second in (False, True):
@@ -212,19 +231,11 @@ class LogConnection:
         return answers
 
     def present_ends(
-        self, partitions: Iterable[TopicPartition], *, committed: bool | None = None
+        self, partitions: Iterable[TopicPartition], *, committed: bool
     ) -> dict[TopicPartition, int]:
         """The ends that `ask` gets, without errors."""
         answers = self.ask(partitions, LATEST, committed=committed)
         return {p: each for p, each in answers.items() if not isinstance(each, Exception)}
-
-    def offsets_at(self, time_ms: int) -> dict[TopicPartition, int]:
-        """The first offset of each partition whose timestamp is `time_ms` or later; partitions
-        without one are left out.
-        """
-        with self.bounded_by(self._begin()):
-            found = self.offsets(self.partitions(), max(0, time_ms))
-        return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def await_news(self, positions: Mapping[TopicPartition, int], wait_s: float) -> bool:
         """Whether there may be records from one of these positions on: waits for some, but for
@@ -251,9 +262,8 @@ class LogConnection:
         deadline: Deadline,
         partitions: Sequence[TopicPartition],
         at: int,
-        committed: bool | None,
+        committed: bool,
     ) -> dict[TopicPartition, int | Exception]:
-        committed = self._committed if committed is None else committed
         list_offsets = self._requests(deadline).list_offsets
         answers: dict[TopicPartition, int | Exception] = self._run_or_close(
             deadline, "read the offsets", list_offsets, partitions, at, committed

@@ -16,7 +16,6 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.log.leader_requests import NO_END, Fetched
-from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.kafka.log.records import Record, records_of
 from duewheel.schemas.partition_names import partition_name
 
@@ -91,7 +90,7 @@ class LogReader(LogConnection):
         deadline = self._begin()
         part, refused, failures = self._fetch(deadline, positions, bytes_max)
         with self.bounded_by(deadline):
-            positions.update(self.offsets(refused, EARLIEST))
+            positions.update(self.starts(refused))
         self._retry_before(deadline, failures)
         return (records for records, _ in _in_parts(part, {}))
 
@@ -131,7 +130,7 @@ class LogReader(LogConnection):
         next start of ingest refuses it. To skip the offset would lose its record without a trace.
         """
         failures: list[Exception] = []
-        for partition, start in self.offsets(refused, EARLIEST).items():
+        for partition, start in self.starts(refused).items():
             if positions[partition] < start:
                 positions[partition] = start
             else:

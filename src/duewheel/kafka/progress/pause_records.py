@@ -24,7 +24,6 @@ from duewheel.checkpoints.pauses import (
 from duewheel.errors import INIT_MAKES_IT
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.newest import newest_by_key
 from duewheel.kafka.progress.state_topic import state_partition
@@ -59,9 +58,9 @@ class PauseReader:
             ConfigError: there is no state topic, or no right to read it.
         """
         reader, partition, last = self._reader, self._partition, self._last
-        (end,) = reader.offsets([partition], LATEST).values()
+        (end,) = reader.ends([partition], committed=False).values()
         if self._is_first or end < last.read_below:
-            (start,) = reader.offsets([partition], EARLIEST).values()
+            (start,) = reader.starts([partition]).values()
             if not start <= last.read_below <= end:  # no file, or a recreated topic
                 last = PausesFile(read_below=start)
         if last.read_below < end:

@@ -13,7 +13,6 @@ from kafka.errors import KafkaError
 from duewheel.checkpoints.progress import Progress
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.newest import find_newest, newest_by_key
 from duewheel.schemas.batches import TopicPartition
@@ -54,12 +53,12 @@ class KafkaProgressReader:
         """See ProgressReader."""
         reader, partition = self._reader, self._partition
         # Asked each time: otherwise a broker that is down would look like no news.
-        (end,) = reader.offsets([partition], LATEST).values()
+        (end,) = reader.ends([partition], committed=True).values()
         if end != self._end:
             if 0 < self._end < end:
                 found = newest_by_key(reader, {partition: (self._end, end)})
             else:  # the first call, or a topic that was recreated
-                (first,) = reader.offsets([partition], EARLIEST).values()
+                (first,) = reader.starts([partition]).values()
                 found, self._seen = find_newest(reader, partition, self._key, (first, end)), None
             if self._key in found:
                 record = found[self._key]

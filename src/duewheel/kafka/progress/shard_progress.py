@@ -10,7 +10,6 @@ from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.reshard_records import NOTICE_KEY, is_unfinished_notice
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
 from duewheel.kafka.progress.newest import SEARCH_STEPS, NewestRecord, find_newest, newest_by_key
@@ -77,8 +76,8 @@ class ShardProgress:
         """
         partition = self.partition
         with LogReader(self._clients, [partition[0]], lambda: deadline, committed=False) as reader:
-            (stable,) = reader.offsets([partition], LATEST, committed=True).values()
-            (end,) = reader.offsets([partition], LATEST).values()
+            (stable,) = reader.ends([partition], committed=True).values()
+            (end,) = reader.ends([partition], committed=False).values()
             if stable == end:
                 return 0
             found = newest_by_key(reader, {partition: (max(stable, end - SEARCH_STEPS[0]), end)})

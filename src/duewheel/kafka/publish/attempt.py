@@ -13,7 +13,6 @@ from kafka import KafkaAdminClient
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.kafka.connect.deadline import Deadline
-from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.publish.fenced_session import FencedSession
 from duewheel.kafka.publish.held_queue import (
     BATCHES_AT_ONCE,
@@ -80,7 +79,7 @@ class AttemptMaker:
         )
 
     def _state_end(self) -> int:
-        (end,) = self._reader.offsets([self._state_partition], LATEST, committed=False).values()
+        (end,) = self._reader.ends([self._state_partition], committed=False).values()
         return end
 
     def _moved(

@@ -31,7 +31,6 @@ from duewheel.checkpoints.held_copies import (
     value_of,
 )
 from duewheel.checkpoints.progress import COPY_BYTES_MAX, Progress
-from duewheel.kafka.log.list_offsets_times import LATEST
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
 from duewheel.schemas.batches import TopicPartition
@@ -121,8 +120,8 @@ def moved(
     held = progress.held
     if not free:
         return Moved(held=held)
-    stable = reader.offsets([state_partition], LATEST)
-    end = reader.offsets([state_partition], LATEST, committed=False)
+    stable = reader.ends([state_partition], committed=True)
+    end = reader.ends([state_partition], committed=False)
     start = min(held[partition].start_offset for partition in free)
     parts = reader.records({state_partition: (start, stable[state_partition])}, _FETCH_BYTES)
     records = chain.from_iterable(records for records, _ in parts)

@@ -230,7 +230,7 @@ class TransactionalIds:
             with self._reader.bounded_by(Deadline(self._limits.quiet_s)):
                 # The end first: later records are stable, too, unless a transaction is open.
                 ends = self._reader.present_ends(partitions, committed=False)
-                stable = self._reader.present_ends(partitions)
+                stable = self._reader.present_ends(partitions, committed=True)
         except KafkaUnavailable:
             return frozenset()
         return frozenset(p[0] for p, end in ends.items() if stable.get(p, end) < end)

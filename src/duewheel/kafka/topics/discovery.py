@@ -166,6 +166,6 @@ def first_starts(settings: Settings, admin: TopicChecks) -> tuple[Marks, bool]:
         ConfigError: no timer topic exists.
     """
     topics = require_some(settings, discover(settings, admin))
-    starts = own(settings, admin.log_start_offsets(topics))
-    ends = own(settings, admin.end_offsets(topics))
+    starts = own(settings, admin.starts(topics))
+    ends = own(settings, admin.ends(topics, committed=False))
     return starts, ends == starts and not any(starts.values())

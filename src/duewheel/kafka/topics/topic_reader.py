@@ -28,7 +28,7 @@ class TopicReader:
 
     Example:
         with TopicReader(settings.kafka.client_options("admin")) as reader:
-            reader.end_offsets(["orders.delayed"])     # {("orders.delayed", 0): 1234, …}
+            reader.starts(["orders.delayed"])     # {("orders.delayed", 0): 1234, …}
     """
 
     def __init__(
@@ -125,27 +125,23 @@ class TopicReader:
         """The settings of topics; topics whose settings may not be read are left out."""
         return self.call("read topic settings", lambda client: read_settings(client, names))
 
-    def log_start_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """Returns the log start of each partition of existing topics."""
-        return self._offsets(topics, EARLIEST)
+    def starts(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
+        """The log start of each partition of existing topics."""
+        return self._offsets(topics, EARLIEST, committed=False)
 
-    def end_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """The offset of the next record, committed or not, by partition."""
-        return self._offsets(topics, LATEST)
-
-    def stable_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """The last stable offset of each partition: an open transaction may begin there."""
-        return self._offsets(topics, LATEST, committed=True)
+    def ends(self, topics: Sequence[str], *, committed: bool) -> dict[TopicPartition, int]:
+        """The end of each partition of existing topics, as LogConnection.ends."""
+        return self._offsets(topics, LATEST, committed=committed)
 
     def offsets_at(self, topics: Sequence[str], time_ms: int) -> dict[TopicPartition, int]:
-        """The first offset whose timestamp is `time_ms` or later, by partition; partitions without
-        one are left out.
+        """The first offset whose timestamp is `time_ms` or later, committed or not, by partition;
+        partitions without one are left out.
         """
-        found = self._offsets(topics, max(0, time_ms))
+        found = self._offsets(topics, max(0, time_ms), committed=False)
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def _offsets(
-        self, topics: Sequence[str], time: int, *, committed: bool = False
+        self, topics: Sequence[str], time: int, *, committed: bool
     ) -> dict[TopicPartition, int]:
         counts = self.partition_counts(topics)
         wanted = [(topic, number) for topic, count in counts.items() for number in range(count)]

@@ -76,7 +76,8 @@ class DeadLetterReader:
 
     def bounds(self, since: Bound = BEGINNING) -> dict[int, tuple[int, int]]:
         """Returns the first offset to read and the end offset, by partition."""
-        return {number: each for (_, number), each in self._records.bounds(since).items()}
+        bounds = self._records.bounds(since, committed=True)
+        return {number: each for (_, number), each in bounds.items()}
 
     def read(
         self, partition: int, start: int, end: int, wanted: WantedLetters

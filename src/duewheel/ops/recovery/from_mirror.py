@@ -101,7 +101,7 @@ def recover(
     ends = sent_position(settings, clock, name, dry_run=dry_run).ends
     topics = {f"{prefix}{topic}" for (topic, _), _ in partitions}
     with LogReader(clients, sorted(topics.union(sources))) as reader:
-        bounds = reader.bounds()
+        bounds = reader.bounds(committed=True)
         ends = ends or {p: end for p, (_, end) in sorted(bounds.items())}
         ranges = {p: (first, min(end, ends.get(p, 0))) for p, (first, end) in bounds.items()}
         for topic, add in sources.items():
@@ -206,7 +206,8 @@ def _sources(
 
 def _not_taken(reader: LogReader, ends: Mapping[TopicPartition, int]) -> dict[str, int]:
     """Of the partitions with these ends, the first records that were copied later."""
-    later = {p: (max(first, ends.get(p, 0)), end) for p, (first, end) in reader.bounds().items()}
+    bounds = reader.bounds(committed=True)
+    later = {p: (max(first, ends.get(p, 0)), end) for p, (first, end) in bounds.items()}
     firsts: dict[str, int] = {}
     for records in records_in(reader, later):
         numbers, rows = np.unique(records.partition, return_index=True)  # the first row of each

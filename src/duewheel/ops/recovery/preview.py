@@ -171,7 +171,7 @@ def _readable(
     admin: KafkaAdmin, topics: list[str], starts: Marks, until: Marks
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Returns the offsets between `starts` and `until` that the timer topics still have."""
-    log_starts, ends = admin.log_start_offsets(topics), admin.end_offsets(topics)
+    log_starts, ends = admin.starts(topics), admin.ends(topics, committed=False)
     bounds = {}
     for partition, end in until.items():
         first, last = log_starts.get(partition, end), min(end, ends.get(partition, end))

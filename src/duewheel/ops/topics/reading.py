@@ -32,7 +32,7 @@ def records_of(
         KafkaUnavailable: no answer in time.
     """
     with _opened(settings, topic) as reader:
-        bounds = reader.bounds(since)
+        bounds = reader.bounds(since, committed=True)
         for records, _ in reader.records(bounds if since else {}):
             yield from _rows(settings, topic, records)
         ends = {partition: end for partition, (_, end) in bounds.items()}
@@ -54,7 +54,7 @@ def lines_to_import(settings: Settings, topic: str) -> Iterator[CopiedLine]:
         KafkaUnavailable: no answer in time.
     """
     with _opened(settings, topic) as reader:
-        bounds = reader.bounds()
+        bounds = reader.bounds(committed=True)
         newest: dict[tuple[int, bytes | None], int] = {}
         for records, _ in reader.records(bounds):
             newest.update({(each.partition, each.key): each.offset for each in records})

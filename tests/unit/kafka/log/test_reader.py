@@ -33,7 +33,7 @@ class Answering(LogReader):
 
     Attributes:
         fetches: one answer after another.
-        starts: of the log, each time that it is asked; the last stays.
+        log_starts: of the log, each time that it is asked; the last stays.
         delays_ms: by which the client is throttled, each time that it is asked.
     """
 
@@ -43,7 +43,7 @@ class Answering(LogReader):
         starts: list[int],
         offsets: Callable[[list[TopicPartition], int, bool], dict[Any, Any]] | None = None,
     ) -> None:
-        self.fetches, self.starts = fetches, starts
+        self.fetches, self.log_starts = fetches, starts
         self.topics_set: list[list[str]] = []
         begin, sleep = simulated_time()
         super().__init__(KafkaClients({}), ["deleted", "timers"], begin, sleep=sleep)
@@ -71,7 +71,8 @@ class Answering(LogReader):
         self, wanted: list[TopicPartition], time: int, _: bool
     ) -> dict[TopicPartition, int]:
         assert time == EARLIEST
-        return {name: self.starts.pop(0) if self.starts[1:] else self.starts[0] for name in wanted}
+        starts = self.log_starts
+        return {name: starts.pop(0) if starts[1:] else starts[0] for name in wanted}
 
 
 def fetched(begin: int, count: int) -> Fetched:
@@ -173,13 +174,13 @@ def test_bounds_lie_within_the_log(
 ) -> None:
     at = {EARLIEST: 3, LATEST: 9, 5_000: 5, 6_000: 6, 8_000: -1}
     reader = Answering([], [], lambda _, time, __: {TIMERS: at[time]})
-    assert reader.bounds(since, until) == {TIMERS: bounds}
+    assert reader.bounds(since, until, committed=True) == {TIMERS: bounds}
 
 
 def test_bounds_begin_at_no_offset_above_all_ends() -> None:
     reader = Answering([], [], lambda _, time, __: {TIMERS: {EARLIEST: 3, LATEST: 9}[time]})
     with pytest.raises(ConfigError, match="offset 10 is above"):
-        reader.bounds(Bound(offset=10))
+        reader.bounds(Bound(offset=10), committed=True)
 
 
 def test_a_call_that_fails_is_the_last_one_in_its_connections(
@@ -206,9 +207,9 @@ def test_a_call_that_fails_is_the_last_one_in_its_connections(
     reader = LogReader(KafkaClients({}), ["timers"])
     assert not made, "it connects when it is used"
     with pytest.raises(KafkaUnavailable, match="no answer"):
-        reader.offsets([TIMERS], LATEST)
+        reader.ends([TIMERS], committed=True)
     assert [each.closed for each in made] == [1]
-    assert reader.offsets([TIMERS], LATEST) == {TIMERS: 4}
+    assert reader.ends([TIMERS], committed=True) == {TIMERS: 4}
     assert [each.closed for each in made] == [1, 0]
     reader.close()
     reader.close()
@@ -243,14 +244,14 @@ def test_a_call_has_one_deadline_whatever_it_requests(monkeypatch: pytest.Monkey
         return attempt(deadline, *given)
 
     monkeypatch.setattr(reader, "_run", noted)
-    reader.bounds()
+    reader.bounds(committed=True)
     assert len(begun) == 1
     assert used == begun * 2
     own = Deadline(60)
     with reader.bounded_by(own):
-        reader.bounds()
-        reader.offsets([TIMERS], LATEST)
+        reader.bounds(committed=True)
+        reader.ends([TIMERS], committed=True)
     assert len(begun) == 1
     assert used[2:] == [own] * 3
-    reader.offsets([TIMERS], LATEST)
+    reader.ends([TIMERS], committed=True)
     assert used[-1] is begun[-1] is not own

@@ -29,7 +29,7 @@ def test_ends_are_those_of_all_partitions_or_none(
     monkeypatch.setattr(KafkaAdmin, "partition_counts", lambda *_: {"timers": 2})
     monkeypatch.setattr(LogConnection, "ask", lambda *_, **__: answers)
     with KafkaAdmin({}) as admin, pytest.raises(error, match="timers-1"):
-        admin.end_offsets(["timers"])
+        admin.ends(["timers"], committed=False)
 
 
 def test_a_setting_of_a_matching_topic_that_the_broker_hides_is_named(
