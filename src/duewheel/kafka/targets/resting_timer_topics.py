@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
@@ -22,9 +21,8 @@ import structlog
 
 from duewheel.checkpoints.pauses import PausedTimers
 from duewheel.kafka.targets.ttl_cache import TtlCache
-from duewheel.kafka.targets.work_rests import TimerTopicRests
+from duewheel.kafka.targets.work_rests import RefusalRests, TimerTopicRests
 
-_REFUSED_S = (3.0, 60.0)  # the shortest and the longest rest after a refusal
 _LATELY_S = 60.0
 _USUAL_S = 0.25  # a transaction that takes no longer is followed by no rest
 
@@ -37,39 +35,6 @@ class WhenToRest(Enum):
     NEVER = auto()
     AFTER_ANOTHER = auto()  # if they had another such batch lately
     AT_ONCE = auto()
-
-
-class RefusalRests:
-    """Rests of timer topics that have aborted transactions: from the next commit on, since a start
-    of the publisher may take long. Threads: as TimerTopicRests.
-    """
-
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
-        self._rests = TimerTopicRests(_REFUSED_S, now_s)
-        self._lost: frozenset[str] = frozenset()  # those with refusals since the last commit
-        self._lost_since_s = math.inf  # the start of the first attempt that they have aborted
-
-    @property
-    def resting(self) -> frozenset[str]:
-        """Those that rest."""
-        return self._rests.resting
-
-    def is_resting(self, topic: str) -> bool:
-        """Whether this one rests."""
-        return self._rests.is_resting(topic)
-
-    def note_refusals(self, topics: frozenset[str], seconds: float) -> None:
-        """An attempt of so many seconds is aborted, because of these timer topics."""
-        self._lost |= topics
-        self._lost_since_s = min(self._lost_since_s, self._now_s() - seconds)
-        self._rests.note_duration(self._lost, math.inf)  # the longest, until the commit
-
-    def note_commit(self) -> None:
-        """A transaction is committed."""
-        if self._lost:
-            self._rests.note_duration(self._lost, self._now_s() - self._lost_since_s)
-            self._lost, self._lost_since_s = frozenset(), math.inf
 
 
 class RestingTimerTopics:

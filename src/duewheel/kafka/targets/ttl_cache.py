@@ -38,10 +38,6 @@ class TtlCache(Generic[K, T]):
         """The value, expired or not."""
         return self._entries.get(key, (None, 0.0))[0]
 
-    def all_keys(self) -> list[K]:
-        """The keys, those of expired values included."""
-        return list(self._entries)
-
     def put(self, key: K, value: T, age_s: float) -> None:
         """Stores it; it expires in `age_s`."""
         self._entries.pop(key, None)

@@ -13,7 +13,7 @@ Four sources:
     foreign     another client has written to a timer topic under the shard's producer id, and a
                 copy for it has aborted a transaction. Each of its partitions could abort one after
                 the other: it takes no copies for nine times as long as that has cost the others
-                (resting_timer_topics.py)
+                (work_rests.py)
 
 wheel/dequeue/fate.py decides the fate of their rows. Each change is logged once, however many rows
 it affects.
@@ -25,17 +25,17 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
-from duewheel.kafka.targets.resting_timer_topics import RefusalRests
-from duewheel.kafka.targets.ttl_cache import TtlCache
+from duewheel.kafka.targets.work_rests import RefusalRests
 from duewheel.kafka.topics.description import Partition
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
 from duewheel.wheel.target_rules import Target
 
+_FAILURES_MAX = 10_000  # the oldest make room for new ones
 _LOGGED_MAX = 10_000
 _LINES_MAX = 20  # of the log, for the changes of one answer: a team may close 1,000 targets at once
 _NAMED_MAX = 20  # partitions that a note names
@@ -43,6 +43,17 @@ NOTED_MAX = 100  # topics that `note` gets at once
 _FOREIGN = "another client has written to it under duewheel's producer id"
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """The failures of a partition that has taken no write since."""
+
+    times: int
+    until_s: float  # it is not tried before
+
+
+_NEVER = _Failure(0, 0.0)
 
 
 class UnavailablePartitions:
@@ -60,8 +71,8 @@ class UnavailablePartitions:
                 a failure has no consequence.
             note: gets the newest topics that take no writes, with a text each, at every change.
         """
-        self._verdict_s = verdict_s
-        self._failures: TtlCache[TopicPartition, int] = TtlCache(now_s=now_s)  # in a row
+        self._verdict_s, self._now_s = verdict_s, now_s
+        self._failures: dict[TopicPartition, _Failure] = {}
         self._fresh: set[TopicPartition] = set()  # have failed since the last commit
         self._failed: dict[str, set[int]] = {}  # keys of `_failures`, by topic; replaced as a whole
         self._closed: Mapping[str, str] = {}  # topics, and why; replaced as a whole
@@ -91,13 +102,14 @@ class UnavailablePartitions:
         if why:
             every = frozenset(range(target.partitions))
             return replace(target, unavailable=every, closed_by=why)
+        failures, now_s = self._failures, self._now_s()
         failed = self._failed.get(topic, ())
-        down = {number for number in failed if self._failures.get((topic, number)) is not None}
+        down = {n for n in failed if now_s < failures.get((topic, n), _NEVER).until_s}
         return replace(target, unavailable=target.unavailable | down) if down else target
 
     def has_failed(self, partition: TopicPartition) -> bool:
         """Whether it has failed, and has taken no write since."""
-        return self._failures.get_stale(partition) is not None
+        return partition in self._failures
 
     def note_failures(self, failures: Iterable[tuple[TopicPartition, str]]) -> None:
         """A transaction failed because of these partitions, with a reason each. One that is named
@@ -105,8 +117,12 @@ class UnavailablePartitions:
         """
         down: dict[tuple[str, str], set[int]] = {}  # by topic and reason
         for partition, why in failures:
-            times = (self._failures.get_stale(partition) or 0) + 1
-            self._failures.put(partition, times, math.inf if self._verdict_of(times) else 0)
+            times = self._failures.pop(partition, _NEVER).times + 1
+            # The next commit sets the end, unless a failure has no consequence.
+            until_s = math.inf if self._verdict_of(times) else 0.0
+            self._failures[partition] = _Failure(times, until_s)
+            if len(self._failures) > _FAILURES_MAX:
+                del self._failures[next(iter(self._failures))]
             self._fresh.add(partition)
             down.setdefault((partition[0], why), set()).add(partition[1])
         self._sort_failed()
@@ -116,9 +132,9 @@ class UnavailablePartitions:
 
     def note_success(self, partitions: Iterable[TopicPartition]) -> None:
         """A transaction with rows for these partitions was committed; perhaps for none."""
-        for partition in self._fresh:
-            if times := self._failures.get_stale(partition):
-                self._failures.put(partition, times, self._verdict_of(times))
+        for partition in self._fresh & self._failures.keys():
+            times = self._failures[partition].times
+            self._failures[partition] = _Failure(times, self._now_s() + self._verdict_of(times))
         self._fresh.clear()
         self._foreign.note_commit()
         if not self._logged:
@@ -126,7 +142,7 @@ class UnavailablePartitions:
         written = set(partitions)
         if recovered := [each for each in written if self.has_failed(each)]:
             for partition in recovered:
-                self._failures.pop(partition)
+                del self._failures[partition]
             self._sort_failed()
         for topic, number in written:
             self._change(topic, self._logged_down(topic) - {number})
@@ -149,7 +165,7 @@ class UnavailablePartitions:
     def _sort_failed(self) -> None:
         """Indexes the failures by topic: every chunk reads them, and they seldom change."""
         failed: dict[str, set[int]] = {}
-        for topic, number in self._failures.all_keys():
+        for topic, number in self._failures:
             failed.setdefault(topic, set()).add(number)
         self._failed = failed
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 _PARTS = 10  # of the time; work has one of them
 _REMEMBERED_S = 600  # after a rest
+_REFUSED_S = (3.0, 60.0)  # the shortest and the longest rest after a refusal
 
 
 class WorkRest:
@@ -71,3 +72,26 @@ class TimerTopicRests:
         until_s = self._now_s() + min(max(rest_s, shortest_s), longest_s)
         others = {topic: self._until_s[topic] for topic in self.remembered - topics}
         self._until_s = others | dict.fromkeys(topics, until_s)
+
+
+class RefusalRests(TimerTopicRests):
+    """Rests of timer topics that have aborted transactions: from the next commit on, since a start
+    of the publisher may take long.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(_REFUSED_S, now_s)
+        self._lost: frozenset[str] = frozenset()  # those with refusals since the last commit
+        self._lost_since_s = math.inf  # the start of the first attempt that they have aborted
+
+    def note_refusals(self, topics: frozenset[str], seconds: float) -> None:
+        """An attempt of so many seconds is aborted, because of these timer topics."""
+        self._lost |= topics
+        self._lost_since_s = min(self._lost_since_s, self._now_s() - seconds)
+        self.note_duration(self._lost, math.inf)  # the longest, until the commit
+
+    def note_commit(self) -> None:
+        """A transaction is committed."""
+        if self._lost:
+            self.note_duration(self._lost, self._now_s() - self._lost_since_s)
+            self._lost, self._lost_since_s = frozenset(), math.inf

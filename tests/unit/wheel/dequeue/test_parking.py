@@ -25,7 +25,6 @@ from tests.simulation.contract_check import decoded
 from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.targets.background_lookups import for_now
-from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
@@ -495,11 +494,10 @@ def test_a_name_that_is_not_looked_up_yet_has_no_failed_partitions() -> None:
     assert failures.with_failures("a", for_now(None)).unavailable == frozenset()
 
 
-def test_failures_are_not_searched_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_that_of_its_topic() -> None:
     failures, target = UnavailablePartitions(), Target(4, 1_000)
     failures.note_failures([((topic, 2), "no answer") for topic in ("a", "b")])
     failures.note_success([("b", 2), ("c", 1)])
-    monkeypatch.setattr(TtlCache, "all_keys", None)
     for topic, down in (("a", {2}), ("b", set()), ("c", set())):
         assert failures.with_failures(topic, target).unavailable == down
         failures.on_metadata({topic: target})
