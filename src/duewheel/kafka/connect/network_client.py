@@ -1,11 +1,13 @@
 """kafka-python's network client, closed safely beside a call that its deadline has abandoned.
 
-All use of its private parts is here:
+Only this module names its private parts. Loop and manager are used elsewhere, too:
 
     client      `_manager` has the connections and the metadata, `_net` the loop that runs them
     loop        `_io_thread`, which only an admin client and a producer start; its setting
-                `selector`; `wait_write`, which a connection awaits before each send
-    manager     `_build_transport` opens a connection
+                `selector`; `wait_write`, which a connection awaits before each send; `run` and
+                `call_soon_threadsafe` take work, `drain` ends it
+    manager     `_build_transport` opens a connection, `get_connection` gives that to one broker;
+                `send` takes a request to a broker, `run` a coroutine; `close`
     connection  `_sock_recv` reads its socket once; returns the bytes, and an error or its end
     metadata    `_topics`, the names in its next request
 
@@ -31,8 +33,8 @@ _LEAVES_S = 2.0  # an abandoned call, once its connections are closed; usually a
 # Names by the path of their owner.
 _TOUCHED = {
     "": ("_manager", "_net"),
-    "_manager": ("_build_transport",),
-    "_net": ("_io_thread",),
+    "_manager": ("_build_transport", "close", "get_connection", "run", "send"),
+    "_net": ("_io_thread", "call_soon_threadsafe", "drain", "run"),
     "cluster": ("_topics",),
 }
 _TOUCHED_OF_CONNECTION = {"": ("_sock_recv",)}

@@ -79,6 +79,9 @@ def test_a_write_without_an_answer_may_be_done_all_the_same() -> None:
     ("owner", "name", "missing"),
     [
         ("kafka.net.manager.KafkaConnectionManager", "_build_transport", "_manager"),
+        ("kafka.net.manager.KafkaConnectionManager", "get_connection", "_manager"),
+        ("kafka.net.manager.KafkaConnectionManager", "send", "_manager"),
+        ("kafka.net.selector.NetworkSelector", "call_soon_threadsafe", "_net"),
         ("kafka.cluster.ClusterMetadata", "_topics", "cluster"),
     ],
 )
