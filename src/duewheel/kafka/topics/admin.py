@@ -132,7 +132,7 @@ class KafkaAdmin(TopicChecks):
             if plan.partitions and plan.lacks_partitions(partitions[plan.name]):
                 self.have_partitions(plan.name, plan.partitions)
                 partitions[plan.name] = plan.partitions
-            findings += compare(plan, partitions[plan.name], configs[plan.name])
+            findings += compare(plan, configs[plan.name], partitions[plan.name])
         return findings
 
     def create(self, plans: Sequence[TopicPlan], replication_factor: int = -1) -> set[str]:

@@ -266,8 +266,12 @@ def _stamped(reason: str) -> Requirement:
     return Requirement("message.timestamp.type", "LogAppendTime", reason)
 
 
-def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list[TopicFinding]:
-    """How an existing topic differs from its plan; one line RIGHT if it does not."""
+def compare(
+    plan: TopicPlan, config: Mapping[str, str], partitions: int | None = None
+) -> list[TopicFinding]:
+    """How an existing topic differs from its plan, in its settings and its partitions if they are
+    given; one line RIGHT if it does not.
+    """
     differences = []
     for r in plan.requirements:
         actual = config.get(r.setting)
@@ -281,7 +285,7 @@ def compare(plan: TopicPlan, partitions: int, config: Mapping[str, str]) -> list
             differences.append(
                 TopicFinding(plan.name, state, r.setting, r.wanted, actual, r.reason, remedy)
             )
-    if plan.lacks_partitions(partitions):
+    if partitions is not None and plan.lacks_partitions(partitions):
         wanted, reason = f">= {plan.partitions}", "one for each shard: `duewheel init` adds them"
         differences.append(
             TopicFinding(

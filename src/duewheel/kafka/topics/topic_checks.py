@@ -54,7 +54,7 @@ def timer_findings_of(
             finding
             for plan in plans
             if plan.name in configs
-            for finding in compare(plan, 0, configs[plan.name])
+            for finding in compare(plan, configs[plan.name])
             if finding.state is TopicState.DIFFERS
             or (finding.state is TopicState.WITHHELD and finding.topic == topic)
         ]
@@ -71,7 +71,7 @@ def _compared(
         elif plan.name not in configs:
             findings.append(TopicFinding(plan.name, TopicState.UNREADABLE))
         else:
-            findings += compare(plan, counts[plan.name], configs[plan.name])
+            findings += compare(plan, configs[plan.name], counts[plan.name])
     return findings
 
 

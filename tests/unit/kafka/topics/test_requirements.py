@@ -17,14 +17,14 @@ SETTINGS = Settings(timer=TimerSection(topics=("t",)))
 def test_a_setting_that_the_broker_does_not_tell_is_not_taken_for_a_difference() -> None:
     (plan,) = timer_topic_plans(SETTINGS, None)
     whole = {r.setting: r.value for r in plan.requirements}
-    assert [f.state.value for f in compare(plan, 1, whole)] == ["found"]
+    assert [f.state.value for f in compare(plan, whole, 1)] == ["found"]
 
     told = {name: value for name, value in whole.items() if name != "retention.bytes"}
-    assert [(f.state.value, f.setting, f.wanted) for f in compare(plan, 1, told)] == [
+    assert [(f.state.value, f.setting, f.wanted) for f in compare(plan, told, 1)] == [
         ("withheld", "retention.bytes", "-1")
     ]
     create_time = {**whole, "message.timestamp.type": "CreateTime"}
-    assert [f.setting for f in compare(plan, 1, create_time)] == ["message.timestamp.type"]
+    assert [f.setting for f in compare(plan, create_time, 1)] == ["message.timestamp.type"]
 
 
 def test_the_dead_letters_bound_without_the_timer_topics_one() -> None:
@@ -40,4 +40,4 @@ def test_the_topic_of_changes_is_made_with_one_order_and_kept_as_its_readers_wan
     assert (plan.partitions, plan.partitions_needed) == (1, False)
     assert (made["retention.ms"], made["cleanup.policy"]) == ("-1", "delete")
     for other in ({"retention.ms": "1000"}, {"cleanup.policy": "compact"}):
-        assert [f.state.value for f in compare(plan, 3, made | other)] == ["found"]
+        assert [f.state.value for f in compare(plan, made | other, 3)] == ["found"]
