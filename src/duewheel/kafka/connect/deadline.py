@@ -5,7 +5,8 @@ waiting for it at the deadline. The thread cannot be stopped: the caller must cl
 the thread stays for ever.
 
 A function that calls Kafka gets its Deadline from the caller. An object that is kept begins one for
-each of its calls, of seconds or limits that it is made with, or by a function.
+each of its calls, of seconds or limits that it is made with, or by a function; a function that
+makes a LogReader bounds it by the deadline that it got (`LogConnection.bounded_by`).
 
 Once a process is stopping, a deadline with a `stopping` event shrinks to STOP_GRACE_S: enough for a
 Kafka that answers, and a stop does not hang on one that is down.

@@ -9,7 +9,8 @@ Metadata, security, the sockets to leaders and the protocol stay kafka-python's.
 - After an error the metadata is read again.
 - The first call connects. A request that fails closes the connections, and the next one opens
   others: after its deadline the failed one may still run in them.
-- Each call has one deadline: that of the block that it is in (`bounded_by`), or its own.
+- Each call has one deadline: that of the block that it is in (`bounded_by`), or its own. While a
+  read makes headway it is renewed.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class LogConnection:
 
         Args:
             topics: `partitions` lists theirs; other topics are added once they are asked for.
-            begin: gives the deadline of a call, which headway renews.
+            begin: gives the deadline of a call outside of `bounded_by`.
             committed: reads leave out the records of open and aborted transactions.
             sleep: waits between two attempts.
         """
@@ -73,7 +74,7 @@ class LogConnection:
 
     @contextmanager
     def bounded_by(self, deadline: Deadline) -> Iterator[Self]:
-        """All calls of a block have this deadline."""
+        """All calls of a block have this deadline, which headway of reading renews."""
         begin, self._begin = self._begin, lambda: deadline
         try:
             yield self

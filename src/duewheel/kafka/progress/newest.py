@@ -42,7 +42,7 @@ def newest_record(
     """Reads the newest committed record with this key, and waits for open transactions, which may
     hold a newer one; None before the first. While reading makes headway the deadline is renewed.
     """
-    with LogReader(clients, [partition[0]], lambda: deadline) as reader:
+    with LogReader(clients, [partition[0]]) as reader, reader.bounded_by(deadline):
         bounds = reader.bounds(partitions=[partition], committed=False)[partition]
         return find_newest(reader, partition, key, bounds).get(key)
 
@@ -56,7 +56,7 @@ def newest_records(
     Raises:
         ConfigError: there is no such topic.
     """
-    with LogReader(clients, [topic], lambda: deadline) as reader:
+    with LogReader(clients, [topic]) as reader, reader.bounded_by(deadline):
         reader.existing(hint=INIT_MAKES_IT)
         return newest_by_key(reader, reader.bounds(committed=not past_open))
 

@@ -93,7 +93,7 @@ def write_pause(
         ConfigError: there is no state topic, or no right to write to it.
     """
     (topic, number), key = state_partition(state_topic, 0), key_of(kind, name)
-    with LogReader(clients, [state_topic], lambda: deadline) as reader:
+    with LogReader(clients, [state_topic]) as reader, reader.bounded_by(deadline):
         reader.existing(hint=INIT_MAKES_IT)
     with closing(PauseReader(clients, state_topic, last, deadline.remaining_s())) as pauses:
         before = pauses.read().of

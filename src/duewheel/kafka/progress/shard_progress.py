@@ -75,7 +75,8 @@ class ShardProgress:
         records from every reader of committed records.
         """
         partition = self.partition
-        with LogReader(self._clients, [partition[0]], lambda: deadline, committed=False) as reader:
+        reader = LogReader(self._clients, [partition[0]], committed=False)
+        with reader, reader.bounded_by(deadline):
             (stable,) = reader.ends([partition], committed=True).values()
             (end,) = reader.ends([partition], committed=False).values()
             if stable == end:

@@ -81,7 +81,7 @@ class FencedSession:
         with self._clients.opened(KafkaAdminClient, deadline) as admin:
             self._require_state_topic(admin, deadline)
         topic, _ = self.shard_progress.partition
-        with LogReader(self._clients, [topic], lambda: deadline) as reader:
+        with LogReader(self._clients, [topic]) as reader, reader.bounded_by(deadline):
             return self.shard_progress.read(reader, past_open=False)
 
     def age_ms(self) -> int:

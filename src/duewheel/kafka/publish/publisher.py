@@ -25,7 +25,8 @@ that was deleted after its lookup Kafka takes neither partition nor batch: the w
 for its rows.
 
 Every call has a deadline: one for the whole of `start`; one for `renew`, and one for `compose`,
-which grow with the number of topics; one for `publish`. A transaction that exceeds it raises
+which grow with the number of topics; one for `publish`. Headway of reading the state topic renews
+those of `start` and `compose`. A transaction that exceeds that of `publish` raises
 `TransactionTooSlow`, and the next one is smaller: a chunk too large for its deadline would fail for
 ever. A longer deadline is no remedy: until a transaction ends, read_committed consumers of its
 partitions wait.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from duewheel.errors import DuewheelError
 from duewheel.kafka.connect.clients import KafkaClients
@@ -32,9 +33,8 @@ def without_logs(clients: KafkaClients, targets: Mapping[str, Target]) -> dict[s
     found = dict(targets)
     if not partitions:
         return found
-    deadline = Deadline(_ANSWER_S)
     try:
-        with LogReader(clients, list(targets), lambda: deadline) as reader:
+        with LogReader(clients, list(targets), partial(Deadline, _ANSWER_S)) as reader:
             present = reader.present_ends(partitions, committed=False)
     except DuewheelError:
         return found
