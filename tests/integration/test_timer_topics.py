@@ -20,6 +20,7 @@ from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import PartitionProgress, Progress
 from duewheel.checkpoints.progress_mirror import Mirror
 from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.taken_topics import TakenTopics
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import (
@@ -36,7 +37,7 @@ from duewheel.errors import ConfigError, RecoveryPending, RecoveryRefused
 from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.topics.description import Topic
-from duewheel.kafka.topics.discovery import TakenTopics, discover, first_starts
+from duewheel.kafka.topics.discovery import discover, first_starts
 from duewheel.runtime.topic_watch import TopicWatch
 from duewheel.testing import ManualClock
 from duewheel.wheel.storage.data_directory import DataDirectory

@@ -45,6 +45,7 @@ from duewheel.audit.validation import AuditValidator
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.progress import Progress
+from duewheel.checkpoints.taken_topics import TakenTopics
 from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
@@ -55,7 +56,7 @@ from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.connection import STALLED_S
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.kafka.topics.discovery import TakenTopics, discover, require_some
+from duewheel.kafka.topics.discovery import discover, require_some
 from duewheel.osutil.signals import stop_signals
 from duewheel.osutil.terminal import Steps, steps
 from duewheel.registry.values import registry_values

@@ -38,6 +38,7 @@ from duewheel.checkpoints.disk_room import Room
 from duewheel.checkpoints.local_state import RecoveryRecord, dequeue_has_decided, read_local_state
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.taken_topics import TakenTopics
 from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
@@ -53,7 +54,7 @@ from duewheel.errors import (
 from duewheel.java.spark_session import spark_session
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.kafka.topics.discovery import TakenTopics, discover
+from duewheel.kafka.topics.discovery import discover
 from duewheel.osutil.metrics_server import Together, served
 from duewheel.osutil.priority_and_heap import do_without_pandas, yield_processors
 from duewheel.osutil.signals import ignore_kafka_errors_after_stop, stop_signals

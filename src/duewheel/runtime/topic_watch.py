@@ -13,6 +13,7 @@ import structlog
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.taken_topics import TakenTopics
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.clock import Clock, Interval
 from duewheel.config.settings import Settings
@@ -21,7 +22,7 @@ from duewheel.errors import ConfigError, KafkaUnavailable, RecoveryPending, Reco
 from duewheel.kafka import shard_settings
 from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.kafka.topics.discovery import TakenTopics, discover, require_some
+from duewheel.kafka.topics.discovery import discover, require_some
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.partition_names import partition_name
 from duewheel.wheel.append.engine import require_same_topics

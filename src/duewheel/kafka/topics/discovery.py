@@ -24,22 +24,18 @@ the topics that its owner has taken messages from, and the listed ones.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
-from duewheel.checkpoints.local_state import Local
 from duewheel.checkpoints.partition_limit import ROOM_BYTES, beyond_room
-from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.taken_topics import TakenTopics
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import Settings
-from duewheel.errors import INIT_MAKES_IT, ConfigError, CorruptFile
+from duewheel.errors import INIT_MAKES_IT, ConfigError
 from duewheel.kafka.shard_settings import own, own_counts
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described, remedy_command
 from duewheel.kafka.topics.topic_checks import TopicChecks
-from duewheel.schemas.batches import is_retired
 
 _MISSING = f"it does not exist{INIT_MAKES_IT}"
 _DELETED = (
@@ -59,40 +55,6 @@ class TopicDecision:
 
     is_read: bool
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class TakenTopics:
-    """The timer topics that a shard has taken messages from."""
-
-    # The number of partitions by topic, of deleted and recreated topics, too: these have other
-    # names than the topics in Kafka (schemas/batches.py).
-    partitions: Mapping[str, int] = field(default_factory=dict)
-    ids: Mapping[str, str] = field(default_factory=dict)  # Kafka's ids of them at that time
-    only: bool = False  # topics that match and are not among them are not read
-
-    @property
-    def topics(self) -> set[str]:
-        """Their names in Kafka."""
-        return {topic for topic in self.partitions if not is_retired(topic)}
-
-    @classmethod
-    def of_progress(cls, progress: Progress) -> TakenTopics:
-        """Takes them from the progress alone."""
-        return cls(Counter(topic for topic, _ in progress.partitions), progress.topic_ids)
-
-    @classmethod
-    def of(cls, state: State) -> TakenTopics:
-        """Takes them from the data directory: its marks, and its copy of the progress."""
-        mirror = state.mirror()
-        progress = None if mirror is None else mirror.progress
-        try:
-            commit = state.commit()
-        except CorruptFile:  # a recovery follows
-            commit = Local.absent().commit
-        partitions = {*commit.marks, *(progress.partitions if progress else ())}
-        ids = {**(progress.topic_ids if progress else {}), **commit.topic_ids}
-        return cls(Counter(topic for topic, _ in partitions), ids, state.standby)
 
 
 def discover(

@@ -12,8 +12,8 @@ from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
+from duewheel.checkpoints.taken_topics import TakenTopics
 from duewheel.errors import CorruptFile
-from duewheel.kafka.topics.discovery import TakenTopics
 from duewheel.testing import ManualClock
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.slots import WheelConfig
