@@ -143,7 +143,7 @@ def test_a_schedule_is_paused_resumed_triggered_and_stopped(
         yearly = NewSchedule.of({**new, "target": pumped.shard.target})
         with closing(TimerWriter(settings, SystemClock())) as writer:
             written = changes.put(writer, "yearly", yearly, {}, may_add=True)
-            assert written.after(settings, 30).applied
+            assert changes.await_taken(settings, [written.at], 30) == [True]
         # While its first copy is on its way to ingest it is in no list, and the page reads once.
         page.wait(lambda: has_copy(settings, "yearly"), "its copy is not listed")
         page.driver.get(f"{address}#schedules")

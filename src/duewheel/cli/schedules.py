@@ -24,10 +24,9 @@ from duewheel.config.durations import format_duration_ms
 from duewheel.config.instants import instant_text, utc_text
 from duewheel.config.settings import Settings
 from duewheel.ops.changes.timer_writer import TimerWriter
-from duewheel.ops.named_timer_topic import timer_topic_of
-from duewheel.ops.schedules import apply_file, changes, listing
+from duewheel.ops.schedules import apply_file, changes, listing, steps
 from duewheel.ops.schedules.changes import WrittenSchedule
-from duewheel.ops.schedules.read_before_change import LogEnds, await_read
+from duewheel.ops.schedules.read_before_change import LogEnds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,9 +72,7 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
     Exit code 1: ingest has not taken it within 10 s; it is written, and takes effect then. Or
     ingest has not read earlier records of the timer topic within 5 s; nothing is written.
     """
-    topic = timer_topic_of(writer.settings, new.timer_topic)
-    put = partial(changes.put, writer, name, new, await_read(writer.settings, [topic]))
-    written = listing.patiently(put, listing.READ_PAUSES_S, partial(put, may_add=True))
+    written = listing.completed(steps.put(steps.BlockingCalls(writer), name, new))
     say_if_missing(writer.settings, new.target)
     return _applied(writer, written, wait_s, output)
 
@@ -107,7 +104,7 @@ def next_(settings: Settings, name: str, timer_topic: str | None, output: Printe
     """Show the next ten instants of a schedule, in UTC and in its zone."""
     say_if_recovering(settings)
     look = partial(listing.next_instants, settings, SystemClock(), name, timer_topic)
-    found = listing.patiently(look, listing.READ_PAUSES_S)
+    found = listing.read_patiently(look)
     if found.paused:
         say(f"{name} is paused: none of these fires before `duewheel schedule resume`")
     if not found.due_ms:
@@ -133,7 +130,7 @@ def pause(
     output: Printer,
 ) -> int:
     """Pause a schedule: no instant fires until `resume`."""
-    written = _patiently(changes.pause, writer, name, timer_topic, given.note)
+    written = _changed(changes.pause, writer, name, timer_topic, given.note)
     return _applied(writer, written, wait_s, output)
 
 
@@ -145,7 +142,7 @@ def resume(
     writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
     """End the pause of a schedule: the instants from now on fire."""
-    written = _patiently(changes.resume, writer, name, timer_topic)
+    written = _changed(changes.resume, writer, name, timer_topic)
     return _applied(writer, written, wait_s, output)
 
 
@@ -157,7 +154,7 @@ def stop(
     writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
     """End a schedule for good."""
-    written = _patiently(changes.stop, writer, name, timer_topic)
+    written = _changed(changes.stop, writer, name, timer_topic)
     return _applied(writer, written, wait_s, output)
 
 
@@ -169,7 +166,7 @@ def trigger(writer: TimerWriter, name: str, timer_topic: str | None, output: Pri
 
     Writes an ordinary timer with its message, also while it is paused.
     """
-    output.show(_patiently(changes.trigger, writer, name, timer_topic))
+    output.show(_changed(changes.trigger, writer, name, timer_topic))
 
 
 @schedule.command()
@@ -214,23 +211,21 @@ def _difference(row: ScheduleDifference) -> str:
     return "  ".join(parts)
 
 
-def _patiently(
-    change: Callable[Concatenate[TimerWriter, str, str, LogEnds, P], T],
+def _changed(
+    make: Callable[Concatenate[TimerWriter, str, str, LogEnds, P], T],
     writer: TimerWriter,
     name: str,
     timer_topic: str | None,
     *args: P.args,
     **named: P.kwargs,
 ) -> T:
-    """Changes the schedule, once ingest has read all that was written before."""
-    topic = timer_topic_of(writer.settings, timer_topic)
-    ends = await_read(writer.settings, [topic])
-    apply = partial(change, writer, name, topic, ends, *args, **named)
-    return listing.patiently(apply, listing.CHANGE_PAUSES_S)
+    calls = steps.BlockingCalls(writer)
+    return listing.completed(steps.change(calls, make, name, timer_topic, *args, **named))
 
 
 def _applied(writer: TimerWriter, written: WrittenSchedule, wait_s: float, output: Printer) -> int:
-    row = written.after(writer.settings, wait_s)
+
+    row = listing.completed(steps.applied(steps.BlockingCalls(writer), written, wait_s))
     output.show(row)
     return _end_of_ingest_wait(writer, [] if row.applied else [row.name], wait_s)
 

@@ -25,9 +25,10 @@ from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.schedules.changes import await_taken, partition_of, write_record
-from duewheel.ops.schedules.listing import READ_PAUSES_S, copies_of, find_schedules
-from duewheel.ops.schedules.read_before_change import LogEnds, await_read, files_to_change
+from duewheel.ops.schedules.listing import READ_PAUSES_S, completed, copies_of, find_schedules
+from duewheel.ops.schedules.read_before_change import LogEnds, files_to_change
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested, without_messages
+from duewheel.ops.schedules.steps import BlockingCalls, ends_to_change
 from duewheel.schemas import header_names as names
 from duewheel.wheel.inspect.listing import PendingTimer
 
@@ -150,7 +151,7 @@ def _steps(
             wrong.append(f"{name}: {error}")
     _refuse(path, wrong)
     wanted = {name: record.timer_topic for name, record in records.items()}
-    ends = await_read(settings, sorted(set(wanted.values())))
+    ends = completed(ends_to_change(BlockingCalls(writer), sorted(set(wanted.values()))))
     timers = _pending(settings, wanted, ends)
     steps = [_step(writer, n, record, timers.get(n), now_ms) for n, record in records.items()]
     return [*steps, *(_removed(settings, wanted, ends) if prune else ())]

@@ -52,17 +52,13 @@ class WrittenSchedule:
         """Returns the schedule; `applied`: whether ingest has taken the record."""
         return self.row.model_copy(update={"applied": applied})
 
-    def is_taken(self, settings: Settings, wait_s: float = 0) -> bool:
-        """Whether ingest has taken the record, within the time.
+    def is_taken(self, settings: Settings) -> bool:
+        """Whether ingest has taken the record.
 
         Raises:
             NoDataDirectory, CorruptFile: as `open_state`.
         """
-        return await_taken(settings, [self.at], wait_s) == [True]
-
-    def after(self, settings: Settings, wait_s: float) -> ScheduleSummary:
-        """Waits for ingest, and returns the schedule. Raises as `is_taken`."""
-        return self.with_applied(self.is_taken(settings, wait_s))
+        return await_taken(settings, [self.at], 0) == [True]
 
 
 def put(

@@ -4,7 +4,7 @@ A name belongs to its timer topic: who may write to another one can have the sam
 
 Between a firing and the moment at which ingest has taken the copy of the next instant, which is
 usually less than a second, a schedule is not pending anywhere. So who names one looks again after
-pauses: `patiently`, or the server, which holds no thread meanwhile. A look is a pass over all logs.
+pauses: `patiently`. A look is a pass over all logs.
 
 Then it reads the messages of the schedules that its topics and name select: the writers of a topic
 decide how many. So it has a bound in time, but for `schedule apply`. A list that it ends says that
@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from duewheel.api.schedules import NextInstants, ScheduleList, ScheduleSummary
 from duewheel.clock import Clock
@@ -170,17 +170,42 @@ def find_schedules(
         return _matching(directory, wanted)
 
 
-def patiently(
-    call: Callable[[], T], pauses_s: Sequence[float], last: Callable[[], T] | None = None
+async def patiently(
+    call: Callable[[], Awaitable[T]],
+    pauses_s: Sequence[float],
+    sleep: Callable[[float], Awaitable[None]],
+    last: Callable[[], Awaitable[T]] | None = None,
 ) -> T:
     """Calls it, and again after each pause, until it does not raise NoSuchSchedule; after all
-    pauses it calls `last`, if given.
+    pauses it calls `last`, if given. Who has a thread to wait in calls it by `completed`.
     """
     for pause_s in pauses_s:
         with suppress(NoSuchSchedule):
-            return call()
-        time.sleep(pause_s)
-    return call() if last is None else last()
+            return await call()
+        await sleep(pause_s)
+    return await (call() if last is None else last())
+
+
+def completed(steps: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that awaits only calls that block, and returns its result."""
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a call has not blocked")
+
+
+def read_patiently(read: Callable[[], T]) -> T:
+    """Calls a read of one schedule, and again after each pause while there is none."""
+
+    async def made() -> T:
+        return read()
+
+    async def sleep(seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - in no event loop
+
+    return completed(patiently(made, READ_PAUSES_S, sleep))
 
 
 def _matching(directory: DataDirectory, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:

@@ -21,12 +21,10 @@ from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.acceptance import require_in_force
 from duewheel.ops.connection import ANSWER_S
-from duewheel.ops.files import open_files, open_state, polled, require_recovered
+from duewheel.ops.files import open_files, open_state, require_recovered
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.partition_names import partition_name
 from duewheel.wheel.storage.data_directory import DataDirectory
-
-READ_S = 5.0  # the longest wait for ingest to read the records before a change
 
 LogEnds = Mapping[TopicPartition, int]
 
@@ -56,14 +54,6 @@ def has_read(settings: Settings, ends: LogEnds) -> bool:
     """Returns whether ingest has read all records below these ends. Raises as `open_state`."""
     with open_state(settings) as state:
         return not unread_below(state, ends)
-
-
-def await_read(settings: Settings, topics: Iterable[str]) -> LogEnds:
-    """Returns the ends, as `log_ends`, once ingest has read up to them, or after READ_S."""
-    ends = log_ends(settings, topics)
-    with open_state(settings) as state:
-        polled(lambda: not unread_below(state, ends), READ_S)
-    return ends
 
 
 def unread_below(state: State, ends: LogEnds) -> dict[TopicPartition, int]:

@@ -15,7 +15,7 @@ from duewheel.api.schedules import NewSchedule
 from duewheel.client import DelayProducer
 from duewheel.config.settings import Settings, load
 from duewheel.errors import ConfigError, IngestBehind, NoSuchSchedule
-from duewheel.ops.schedules import apply_file, changes, read_before_change
+from duewheel.ops.schedules import apply_file, changes, read_before_change, steps
 from duewheel.ops.schedules.read_before_change import LogEnds
 from duewheel.ops.schedules.schedule_record import requested
 from duewheel.testing.service import LocalService
@@ -102,7 +102,7 @@ def test_an_apply_waits_for_the_changes_before_it(
     service: LocalService, settings: Settings, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is rolled back at once counted as unchanged, and the newer one took effect."""
-    monkeypatch.setattr(read_before_change, "READ_S", 0.0)
+    monkeypatch.setattr(steps, "READ_S", 0.0)
     path, writer = config.with_name("schedules.toml"), UnreadWriter(settings, service)
 
     def apply(value: str) -> list[str]:
