@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
@@ -47,19 +47,28 @@ def show_page(
         of: the rows' name.
     """
     most = limit or (sys.maxsize - 1 if output.table_format else _LIMIT)
-    rows, last = read(most + 1), None
-
-    def shown() -> Iterator[R]:
-        nonlocal last
-        for each in islice(rows, most):
-            last = each
-            yield each
-
-    if output.table_format:
-        write_table(output.table_format, row, shown())
-    else:
-        output.rows(shown(), line)
+    rows = read(most + 1)
+    last = show_rows(islice(rows, most), row, output, line)
     if last is None:
         say(f"no {of}")
     elif next(rows, None) is not None:
         say(f"more {of} follow: --page {page_after(last)}, or --limit")
+
+
+def show_rows(
+    rows: Iterable[R], row: type[R], output: Printer, line: Callable[[R], str]
+) -> R | None:
+    """Prints rows of a type, as lines or as columns; returns the last one."""
+    if not output.table_format:
+        return output.rows(rows, line)
+
+    last = None
+
+    def seen() -> Iterator[R]:
+        nonlocal last
+        for each in rows:
+            last = each
+            yield each
+
+    write_table(output.table_format, row, seen())
+    return last

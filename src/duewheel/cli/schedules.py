@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo
@@ -13,10 +12,10 @@ from zoneinfo import ZoneInfo
 import click
 
 from duewheel.api.schedules import NewSchedule, Pause, ScheduleDifference, ScheduleSummary
-from duewheel.cli.arrow_output import write_table
 from duewheel.cli.command_help import CommandGroup
 from duewheel.cli.options import Command, with_dry_run, with_result, with_writer_from_files
 from duewheel.cli.output import Printer, say
+from duewheel.cli.pages import show_rows
 from duewheel.cli.replies import DEFAULT_S, say_if_missing, say_if_recovering, why_late
 from duewheel.cli.request_options import with_fields, with_request
 from duewheel.clock import SystemClock
@@ -87,13 +86,7 @@ def list_(settings: Settings, output: Printer) -> None:
     """
     say_if_recovering(settings)
     schedules = listing.all_schedules(settings, SystemClock())
-    first = list(islice(schedules, 1))
-    rows = chain(first, schedules)
-    if output.table_format:
-        write_table(output.table_format, ScheduleSummary, rows)
-    else:
-        output.rows(rows, _line)
-    if not first:
+    if show_rows(schedules, ScheduleSummary, output, _line) is None:
         say("no schedules")
 
 
@@ -224,7 +217,6 @@ def _changed(
 
 
 def _applied(writer: TimerWriter, written: WrittenSchedule, wait_s: float, output: Printer) -> int:
-
     row = listing.completed(steps.applied(steps.BlockingCalls(writer), written, wait_s))
     output.show(row)
     return _end_of_ingest_wait(writer, [] if row.applied else [row.name], wait_s)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from typing import TypeVar
 
 import structlog
@@ -18,26 +19,34 @@ from duewheel.errors import ConfigError
 log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
+# Rows of a list, and the name of the page after them.
+Parts = Generator[tuple[list[R], str], None, None]
+
+
+def rows_of_parts(parts: Parts[R]) -> Iterator[R]:
+    """Yields all rows."""
+    with closing(parts):
+        yield from (row for rows, _ in parts for row in rows)
 
 
 def page_of_parts(
-    parts: Iterable[tuple[list[R], str]], limit: int, within_s: float, name: Callable[[R], str]
+    parts: Parts[R], limit: int, within_s: float, name: Callable[[R], str]
 ) -> tuple[list[R], str | None]:
     """Returns the first rows, and the page after them; None: there is none.
 
     A page ends early after `within_s`, because the next match may be far: with fewer rows, or none.
 
     Args:
-        parts: rows, and the name of the page after the part.
         name: makes the name of the page after a row.
     """
     end_s, rows = time.monotonic() + within_s, list[R]()
-    for found, reached in parts:
-        rows += found
-        if len(rows) > limit:  # a row after the last of this page: there is a next page
-            return rows[:limit], name(rows[limit - 1])
-        if time.monotonic() > end_s:
-            return rows, reached
+    with closing(parts):
+        for found, reached in parts:
+            rows += found
+            if len(rows) > limit:  # a row after the last of this page: there is a next page
+                return rows[:limit], name(rows[limit - 1])
+            if time.monotonic() > end_s:
+                return rows, reached
     return rows, None
 
 

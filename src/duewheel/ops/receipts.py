@@ -7,27 +7,30 @@ fewer partitions when a receipt was written, so the id alone names none.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow.compute
 
-from duewheel import factory
 from duewheel.api.receipts import DeliveryReceipt, ReceiptFilter, ReceiptList, ReceiptQuery
 from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
 from duewheel.errors import INIT_MAKES_IT, ConfigError, NoReceipts
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.ttl_cache import TtlCache
-from duewheel.ops.connection import ANSWER_S
-from duewheel.ops.pages import page_of_parts, position_in, position_text, ranges_after
+from duewheel.ops.pages import (
+    Parts,
+    page_of_parts,
+    position_in,
+    position_text,
+    ranges_after,
+    rows_of_parts,
+)
+from duewheel.ops.topic_reader import by_number, topic_reader
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import constant, filled
@@ -54,8 +57,7 @@ def list_receipts(
         Misconfigured: the topic does not exist.
         KafkaUnavailable: no answer in time.
     """
-    with closing(_parts(settings, wanted, page)) as parts:
-        yield from (row for rows, _ in parts for row in rows)
+    return rows_of_parts(_parts(settings, wanted, page))
 
 
 def page_of_receipts(
@@ -64,19 +66,19 @@ def page_of_receipts(
     """Returns a page of the receipts that `list_receipts` yields, of the timer topics in `scope`;
     after `within_s` it ends, with those so far. Raises as `list_receipts`.
     """
-    with closing(_parts(settings, wanted, wanted.page, scope)) as parts:
-        rows, following = page_of_parts(parts, wanted.limit, within_s, lambda row: row.receipt)
+    parts = _parts(settings, wanted, wanted.page, scope)
+    rows, following = page_of_parts(parts, wanted.limit, within_s, lambda row: row.receipt)
     return ReceiptList(receipts=rows, next=following)
 
 
 def _parts(
     settings: Settings, wanted: ReceiptFilter, page: str | None, scope: TopicScope = ALL_TOPICS
-) -> Generator[tuple[list[DeliveryReceipt], str], None, None]:
+) -> Parts[DeliveryReceipt]:
     """Yields the rows of a part of the topic, and the position of the last receipt in that part."""
     after = position_in(page)
     with _reader(settings) as reader:
-        found = reader.bounds(_time(wanted.since_ms), _time(wanted.until_ms), committed=True)
-        bounds = {number: each for (_, number), each in found.items()}
+        until = _time(wanted.until_ms)
+        bounds = by_number(reader.bounds(_time(wanted.since_ms), until, committed=True))
         for number, start, end in ranges_after(after, bounds):
             partition = _topic(settings), number
             for fetched, rows in _rows(reader, partition, start, end, wanted, scope):
@@ -84,15 +86,7 @@ def _parts(
 
 
 def _reader(settings: Settings) -> LogReader:
-    """A reader of the topic, which exists; close it."""
-    client = factory.kafka_clients(settings, "consumer")
-    reader = LogReader(client, [_topic(settings)], partial(Deadline, ANSWER_S))
-    try:
-        reader.existing(hint=INIT_MAKES_IT)
-    except BaseException:
-        reader.close()
-        raise
-    return reader
+    return topic_reader(settings, _topic(settings))
 
 
 class ReceiptOffsets:
@@ -109,8 +103,8 @@ class ReceiptOffsets:
     def firsts(self, wanted: ReceiptFilter) -> dict[int, int]:
         """Where the receipts that are wanted begin, at the end of the committed ones at most."""
         self._existing()
-        found = self._reader.bounds(_time(wanted.since_ms), committed=True)
-        return {number: first for (_, number), (first, _) in sorted(found.items())}
+        found = by_number(self._reader.bounds(_time(wanted.since_ms), committed=True))
+        return {number: first for number, (first, _) in sorted(found.items())}
 
     def ends(self) -> dict[int, int]:
         """Where the committed receipts end, or ended 100 ms ago.
@@ -119,8 +113,8 @@ class ReceiptOffsets:
         """
         ends = self._kept.get("ends")
         if ends is None:
-            found = self._reader.ends(self._existing(), committed=True)
-            ends = {number: end for (_, number), end in sorted(found.items())}
+            found = by_number(self._reader.ends(self._existing(), committed=True))
+            ends = dict(sorted(found.items()))
             self._kept.put("ends", ends, _ENDS_KEPT_S)
         return ends
 

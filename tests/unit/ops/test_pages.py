@@ -6,22 +6,29 @@ import pytest
 from structlog.testing import capture_logs
 
 from duewheel.errors import ConfigError
-from duewheel.ops.pages import page_of_parts, position_in, position_text, ranges_after
+from duewheel.ops.pages import Parts, page_of_parts, position_in, position_text, ranges_after
 
 PARTS = [([1, 2], "after-2"), ([3, 4], "after-4")]
 
 
+def parts(given: list[tuple[list[int], str]]) -> Parts[int]:
+    yield from given
+
+
 def test_a_page_ends_at_its_limit_and_names_the_next_one() -> None:
-    assert page_of_parts(PARTS, 3, 60.0, lambda row: f"after-{row}") == ([1, 2, 3], "after-3")
+    assert page_of_parts(parts(PARTS), 3, 60.0, lambda row: f"after-{row}") == (
+        [1, 2, 3],
+        "after-3",
+    )
 
 
 def test_the_last_page_names_none_also_if_it_is_full() -> None:
-    assert page_of_parts(PARTS, 4, 60.0, str) == ([1, 2, 3, 4], None)
-    assert page_of_parts([], 4, 60.0, str) == ([], None)
+    assert page_of_parts(parts(PARTS), 4, 60.0, str) == ([1, 2, 3, 4], None)
+    assert page_of_parts(parts([]), 4, 60.0, str) == ([], None)
 
 
 def test_a_page_whose_time_is_over_goes_on_after_the_part_that_was_read() -> None:
-    assert page_of_parts([([], "after-2"), *PARTS], 4, -1.0, str) == ([], "after-2")
+    assert page_of_parts(parts([([], "after-2"), *PARTS]), 4, -1.0, str) == ([], "after-2")
 
 
 def test_a_position_is_named_and_parsed() -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # the client has no numpy
 
 _FETCH_BYTES = 1 << 20
 # Of memory: a fetch of 1 MB may decompress to records that take gigabytes as objects of Python.
-_PART_BYTES = 8 << 20
-_RECORD_BYTES, _HEADER_BYTES = 400, 160  # of memory, beside key, value and the header's own
+PART_BYTES = 8 << 20
+RECORD_BYTES, HEADER_BYTES = 400, 160  # of memory, beside key, value and the header's own
 _AHEAD_S = 0.5  # before an enclosing call ends, whose message would not say why
 
 
@@ -68,7 +68,7 @@ class LogReader(LogConnection):
     def records(
         self, ranges: OffsetRanges, bytes_max: int = _FETCH_BYTES
     ) -> Iterator[tuple[list[Record], Mapping[TopicPartition, int]]]:
-        """The records of the ranges one by one, in parts of _PART_BYTES and one record at most.
+        """The records of the ranges one by one, in parts of PART_BYTES and one record at most.
 
         Yields:
             Records, those of a partition in their order; and for each partition of the part the
@@ -148,11 +148,11 @@ def _in_parts(
     for fetched in part:
         until = untils.get(fetched.partition, NO_END)
         for record in records_of(fetched, until):
-            if size >= _PART_BYTES:
+            if size >= PART_BYTES:
                 yield records, reached | {fetched.partition: record.offset}
                 records, reached, size = [], {}, 0
             records.append(record)
-            size += _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
-            size += sum(_HEADER_BYTES + len(n) + len(v or b"") for n, v in record.headers)
+            size += RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+            size += sum(HEADER_BYTES + len(n) + len(v or b"") for n, v in record.headers)
         reached[fetched.partition] = min(fetched.end, until)
     yield records, reached

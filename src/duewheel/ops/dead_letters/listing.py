@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,18 +23,24 @@ from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.client.request_headers import rejection_in
 from duewheel.config.range_ends import BEGINNING, Bound
 from duewheel.config.settings import Settings
-from duewheel.errors import INIT_MAKES_IT
-from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
-from duewheel.kafka.log.reader import LogReader
+from duewheel.kafka.log.reader import HEADER_BYTES, PART_BYTES, RECORD_BYTES, LogReader
 from duewheel.kafka.log.records import Record, printable_name
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.dead_letters.wanted_letters import WantedLetters
 from duewheel.ops.named_timer_topic import narrowed
-from duewheel.ops.pages import page_of_parts, position_in, position_text, ranges_after
+from duewheel.ops.pages import (
+    Parts,
+    page_of_parts,
+    position_in,
+    position_text,
+    ranges_after,
+    rows_of_parts,
+)
+from duewheel.ops.topic_reader import by_number, topic_reader
 from duewheel.osutil.logs import shortened
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.arrays import Int64
@@ -45,9 +51,6 @@ from duewheel.schemas.wire.kafka_records import KafkaRecords
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
 _FETCH_BYTES = 1 << 20
 _GROUP_BYTES = 256 << 10  # in columns: headers of two bytes take 75 times as many
-# Of memory as objects: a letter may have a million headers.
-_CHUNK_BYTES = 8 << 20
-_LETTER_BYTES, _HEADER_BYTES = 400, 160  # beside key, value and the header's own
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +65,6 @@ class DeadLetterReader:
                 for letters, reached in reader.read(partition, start, end, wanted): ...
     """
 
-    client: KafkaClients
     topic_id: str  # Kafka's
     _settings: Settings
     _records: LogReader
@@ -71,13 +73,13 @@ class DeadLetterReader:
     def position(self) -> ReplayPosition:
         """Returns the committed position of the replays."""
         partition = state_partition(self._settings.state_topic, 0)
-        record = newest_record(self.client, partition, KEY, Deadline(ANSWER_S))
+        client = factory.kafka_clients(self._settings, "consumer")
+        record = newest_record(client, partition, KEY, Deadline(ANSWER_S))
         return ReplayPosition.decode(record.value if record else None, self.topic_id)
 
     def bounds(self, since: Bound = BEGINNING) -> dict[int, tuple[int, int]]:
         """Returns the first offset to read and the end offset, by partition."""
-        bounds = self._records.bounds(since, committed=True)
-        return {number: each for (_, number), each in bounds.items()}
+        return by_number(self._records.bounds(since, committed=True))
 
     def read(
         self, partition: int, start: int, end: int, wanted: WantedLetters
@@ -105,9 +107,11 @@ class DeadLetterReader:
             yield letters, min(part[0].end, end)
 
     def _chunks(self, records: KafkaRecords, rows: Int64) -> Iterator[tuple[Int64, int]]:
-        """Yields a chunk's rows and the offset after it, at least once."""
-        octets = records.sizes + _LETTER_BYTES + _HEADER_BYTES * np.diff(records.headers.firsts)
-        by_bytes = (np.cumsum(octets[rows]) - octets[rows]) // _CHUNK_BYTES
+        """Yields a chunk's rows and the offset after it, at least once. As in `LogReader.records`
+        chunks are bounded in memory, before there are objects: a letter may have a million headers.
+        """
+        octets = records.sizes + RECORD_BYTES + HEADER_BYTES * np.diff(records.headers.firsts)
+        by_bytes = (np.cumsum(octets[rows]) - octets[rows]) // PART_BYTES
         by_count = np.arange(len(rows)) // self._chunk_records
         *chunks, last = np.split(rows, np.flatnonzero(np.diff(by_bytes) + np.diff(by_count)) + 1)
         for chunk in chunks:
@@ -135,11 +139,8 @@ def dead_letter_reader(
         ConfigError: the dead-letter topic does not exist.
         KafkaUnavailable: no answer in time.
     """
-    topic = settings.dead_letter_topic
-    client = factory.kafka_clients(settings, "consumer")
-    with LogReader(client, [topic], partial(Deadline, ANSWER_S)) as records:
-        records.existing(hint=INIT_MAKES_IT)
-        yield DeadLetterReader(client, records.topic_id(), settings, records, chunk_records)
+    with topic_reader(settings, settings.dead_letter_topic) as records:
+        yield DeadLetterReader(records.topic_id(), settings, records, chunk_records)
 
 
 def list_letters(
@@ -153,13 +154,12 @@ def list_letters(
             offset above all its ends.
         KafkaUnavailable: no answer in time.
     """
-    with closing(_parts(settings, wanted, page)) as parts:
-        yield from (row for rows, _ in parts for row in rows)
+    return rows_of_parts(_parts(settings, wanted, page))
 
 
 def _parts(
     settings: Settings, wanted: DeadLetterFilter, page: str | None, scope: TopicScope = ALL_TOPICS
-) -> Generator[tuple[list[DeadLetterSummary], str], None, None]:
+) -> Parts[DeadLetterSummary]:
     """Yields the rows of a part of the topic, and the position of the last letter in that part."""
     after = position_in(page)
     selected = WantedLetters(wanted.code, narrowed(settings, scope, wanted.timer_topic))
@@ -207,8 +207,8 @@ def page_of_letters(
     """Returns a page of the dead letters that `list_letters` yields, of the timer topics in
     `scope`; after `within_s` it ends, with those so far. Raises as `list_letters`.
     """
-    with closing(_parts(settings, wanted, wanted.page, scope)) as parts:
-        letters, following = page_of_parts(parts, wanted.limit, within_s, page_after)
+    parts = _parts(settings, wanted, wanted.page, scope)
+    letters, following = page_of_parts(parts, wanted.limit, within_s, page_after)
     return DeadLetterList(letters=letters, next=following)
 
 
