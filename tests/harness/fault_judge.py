@@ -15,8 +15,8 @@ from tests.harness.timer_rows import TimerRow, timer_batch
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import Clock
+from duewheel.deadline import Deadline
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.wheel.append.engine import Engine

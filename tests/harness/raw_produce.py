@@ -8,8 +8,8 @@ from contextlib import closing
 from kafka.errors import for_code
 from kafka.protocol.producer import ProduceRequest
 
+from duewheel.deadline import Deadline
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.schemas.wire.record_batch import seal
 from duewheel.schemas.wire.single_record import Header, encode
 

@@ -21,9 +21,9 @@ from duewheel.checkpoints.pauses import PausedTimers
 from duewheel.checkpoints.process_role import Role
 from duewheel.clock import SystemClock
 from duewheel.config.settings import Settings, load
+from duewheel.deadline import Deadline, DeadlineExceeded
 from duewheel.errors import KafkaUnavailable, RecoveryRefused
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.transactional_producer import (
     TransactionalProducer,

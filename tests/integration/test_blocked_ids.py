@@ -32,10 +32,10 @@ from tests.harness.raw_produce import produce, record
 from tests.harness.shared_broker import SharedBroker
 from tests.harness.topics import alter
 
+from duewheel.deadline import Deadline
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import Displaced, PublishDoubt
 from duewheel.java.find import Java
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.producer_internals import Outcome
 from duewheel.kafka.publish import transactional_ids

@@ -33,8 +33,8 @@ from tests.harness.reader import consumer, read_committed
 from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.process_role import Role
+from duewheel.deadline import Deadline
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.transactional_producer import (
     commit_all,

@@ -31,8 +31,8 @@ from duewheel.api.dead_letters import DeadLetterFilter, ReplayFilter
 from duewheel.clock import SystemClock
 from duewheel.config.instants import utc_text
 from duewheel.config.settings import load
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, Displaced, PublishDoubt
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import transactional_producer
 from duewheel.kafka.ledger.transactional_producer import commit_all
 from duewheel.ops.dead_letters import listing

@@ -40,6 +40,7 @@ from duewheel.cli import examination
 from duewheel.cli.examination import exit_code, report
 from duewheel.cli.output import Printer
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.dev.broker import DevBroker
 from duewheel.dev.listeners import HOST, addresses, free_ports, listener_properties
 from duewheel.dev.sasl_ssl import password_properties
@@ -47,7 +48,6 @@ from duewheel.doctor import findings
 from duewheel.errors import DuewheelError
 from duewheel.java.find import Java
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.runtime.dequeue_process import init_progress

@@ -38,9 +38,9 @@ from tests.harness.shared_broker import SharedBroker
 from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.clock import SystemClock
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, KafkaUnavailable, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals, transactional_producer
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.progress import newest

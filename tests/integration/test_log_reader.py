@@ -17,11 +17,11 @@ from kafka.admin import NewTopic
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from duewheel.client.transactions import transaction
+from duewheel.deadline import Deadline
 from duewheel.dev.broker import DevBroker
 from duewheel.errors import KafkaUnavailable
 from duewheel.java.find import Java
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.streaming.source import SourceOptions, TimerReader
 from duewheel.streaming.task_share import TaskSettings

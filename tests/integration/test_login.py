@@ -28,13 +28,13 @@ from tests.harness.small_servers import ends_with_the_answer, server
 from duewheel.client import DelayProducer
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
+from duewheel.deadline import Deadline
 from duewheel.dev.broker import DevBroker
 from duewheel.dev.listeners import HOST, free_ports, listener_properties
 from duewheel.dev.sasl_ssl import keystore_properties, password_properties, self_signed
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.token_provider import FunctionTokens
 from duewheel.serve.access import Access
 

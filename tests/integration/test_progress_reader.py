@@ -16,9 +16,9 @@ from tests.harness.shared_broker import SharedBroker
 
 from duewheel.checkpoints.progress import Progress, record_key
 from duewheel.client import transaction
+from duewheel.deadline import Deadline
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.leader_requests import LeaderRequests
 from duewheel.kafka.progress.newest import newest_records
 from duewheel.kafka.progress.progress_reader import KafkaProgressReader

@@ -12,8 +12,8 @@ from tests.simulation.shard_model import Shard
 from tests.simulation.timers import TOPIC
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
+from duewheel.deadline import Deadline
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.list_offsets_times import EARLIEST
 from duewheel.kafka.log.reader import LogReader

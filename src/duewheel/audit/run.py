@@ -49,9 +49,9 @@ from duewheel.checkpoints.taken_topics import TakenTopics
 from duewheel.config.range_ends import Bound
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records
 from duewheel.kafka.log.connection import STALLED_S
 from duewheel.kafka.log.reader import LogReader

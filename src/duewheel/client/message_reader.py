@@ -17,9 +17,9 @@ from kafka.serializer import Serializer, SerializeWrapper
 
 from duewheel.api.due_time import NonNullHeader
 from duewheel.client.handle import RecallHandle
+from duewheel.deadline import Deadline
 from duewheel.errors import InvalidTimer
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record, is_no_utf8
 from duewheel.schemas.header_names import DROP_IN, NAME_OF, RECURRENCE, REQUEST, Request

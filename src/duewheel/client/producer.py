@@ -41,10 +41,10 @@ from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
 from duewheel.client.replies import AnswerReader
 from duewheel.clock import SystemClock
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable, Misconfigured
 from duewheel.kafka.connect.client_options import shared_out_of
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.header_names import (
     LEVELS_MS,

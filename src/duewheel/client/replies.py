@@ -24,9 +24,9 @@ from functools import partial
 from itertools import count
 from weakref import WeakValueDictionary
 
+from duewheel.deadline import Deadline
 from duewheel.errors import INIT_MAKES_IT, DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.log.records import Record
 from duewheel.schemas.header_names import ANSWER, SOURCE, Answer

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duewheel.api.examination import DoctorFinding
+from duewheel.deadline import Deadline
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Ended, Findings, refusing, unreachable
 from duewheel.doctor.remedies import BROKERS_LOG, CLIENT_SETTINGS, SETTINGS_OR_LISTENER
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.bootstrap import capture_errors
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.login import LoginAttempt, require_one
 
 _REMEDY = "correct kafka.bootstrap_servers, name resolution or firewall"

@@ -14,8 +14,8 @@ from kafka.errors import (
     RequestTimedOutError,
 )
 
+from duewheel.deadline import DeadlineExceeded
 from duewheel.errors import Displaced, PublishDoubt, TransactionTooSlow
-from duewheel.kafka.connect.deadline import DeadlineExceeded
 
 
 class PartitionRefusesId(KafkaError):  # type: ignore[misc]  # kafka-python carries no types

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError
-from duewheel.kafka.connect.deadline import Deadline
 
 _TOPIC_S = 0.05  # per topic: some hundred times the usual time for its metadata
 

@@ -14,6 +14,7 @@ from duewheel.api.files import CheckedFiles, FileFinding
 from duewheel.checkpoints.fs import READING_FS, FileSystem
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.errors import (
     AS_ITS_USER,
     ConfigError,
@@ -95,8 +96,8 @@ def shard_fields(settings: Settings, directory: DataDirectory) -> ShardFields:
 
 def polled(is_so: Callable[[], bool], within_s: float) -> bool:
     """Returns whether a process of the shard makes it so within that time."""
-    end_s = time.monotonic() + within_s
-    while not (found := is_so()) and time.monotonic() < end_s:
+    deadline = Deadline(within_s)
+    while not (found := is_so()) and not deadline.is_over:
         time.sleep(_POLL_S)
     return found
 

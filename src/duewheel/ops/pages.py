@@ -7,13 +7,13 @@ after a record is named by its position, "partition@offset".
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from typing import TypeVar
 
 import structlog
 
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError
 
 log = structlog.get_logger(__name__)
@@ -39,13 +39,13 @@ def page_of_parts(
     Args:
         name: makes the name of the page after a row.
     """
-    end_s, rows = time.monotonic() + within_s, list[R]()
+    deadline, rows = Deadline(within_s), list[R]()
     with closing(parts):
         for found, reached in parts:
             rows += found
             if len(rows) > limit:  # a row after the last of this page: there is a next page
                 return rows[:limit], name(rows[limit - 1])
-            if time.monotonic() > end_s:
+            if deadline.is_over:
                 return rows, reached
     return rows, None
 

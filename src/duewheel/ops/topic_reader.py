@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from duewheel import factory
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.errors import INIT_MAKES_IT
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.ops.connection import ANSWER_S
 from duewheel.schemas.batches import TopicPartition

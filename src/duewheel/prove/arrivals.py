@@ -12,9 +12,9 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.clock import Clock
+from duewheel.deadline import Deadline
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients, close
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.prove.load import ProofLoad
 from duewheel.prove.records import NUMBER, ArrivedReply, ArrivedTimer
 from duewheel.threads import Worker

@@ -25,8 +25,8 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from duewheel.clock import Clock
+from duewheel.deadline import Deadline
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.prove.cancel_judge import Source
 from duewheel.prove.records import LEVELS_MS, NUMBER
 from duewheel.threads import Worker

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from kafka import KafkaAdminClient
 
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.kafka.connect.clients import LOGIN_S, KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.network_client import manager_of
 
 

@@ -27,10 +27,10 @@ from kafka.errors import (
 )
 from kafka.record import default_records, util
 
+from duewheel.deadline import Deadline, DeadlineExceeded, within
 from duewheel.errors import DuewheelError, KafkaUnavailable, Misconfigured, Unacknowledged
 from duewheel.kafka.connect import login
 from duewheel.kafka.connect.client_options import ClientOptions
-from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.connect.network_client import NetworkClient
 from duewheel.schemas.wire.crc32c import crc32c
 

@@ -27,8 +27,8 @@ from kafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
+from duewheel.deadline import Deadline, DeadlineExceeded, within
 from duewheel.errors import KafkaUnavailable, Misconfigured
-from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded, within
 from duewheel.kafka.connect.network_client import (
     NetworkClient,
     keep_last_answers,

@@ -31,8 +31,8 @@ from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 from kafka.producer.producer_batch import FinalState, ProducerBatch
 from kafka.structs import TopicPartition as KafkaPartition
 
+from duewheel.deadline import Deadline, DeadlineExceeded
 from duewheel.errors import KafkaUnavailable, Misconfigured
-from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.connect.network_client import missing_part
 from duewheel.schemas.partition_names import partition_name, some_of
 from duewheel.schemas.wire.batch_header import HEADER_BYTES

@@ -18,9 +18,9 @@ import structlog
 from kafka import KafkaProducer
 from kafka.structs import TopicPartition as KafkaPartition
 
+from duewheel.deadline import Deadline
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.transaction_errors import FENCED, PartitionRefusesId
 from duewheel.kafka.transaction_limits import TransactionLimits

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kafka import errors
 
+from duewheel.deadline import Deadline
 from duewheel.errors import DuewheelError, KafkaUnavailable, Misconfigured
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.leader_requests import LeaderRequests
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 

@@ -24,9 +24,9 @@ from kafka.future import Future
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.structs import TopicPartition as KafkaPartition
 
+from duewheel.deadline import Deadline
 from duewheel.errors import DuewheelError
 from duewheel.kafka.connect.clients import KafkaClients, close
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.network_client import manager_of, set_topics
 from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.wire.batch_reader import CorruptBatch, end_offset

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from kafka import errors
 
+from duewheel.deadline import Deadline
 from duewheel.errors import KafkaUnavailable
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.log.leader_requests import NO_END, Fetched
 from duewheel.kafka.log.records import Record, records_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kafka import KafkaProducer
 
+from duewheel.deadline import Deadline
 from duewheel.errors import Misconfigured
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.partition_names import partition_name
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from duewheel.checkpoints.held_copies import HELD_PREFIX
+from duewheel.deadline import Deadline
 from duewheel.errors import INIT_MAKES_IT
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.wire.single_record import Header

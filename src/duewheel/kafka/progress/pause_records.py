@@ -21,9 +21,9 @@ from duewheel.checkpoints.pauses import (
     encoded,
     key_of,
 )
+from duewheel.deadline import Deadline
 from duewheel.errors import INIT_MAKES_IT
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.newest import newest_by_key
 from duewheel.kafka.progress.state_topic import state_partition

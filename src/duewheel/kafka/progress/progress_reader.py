@@ -11,8 +11,8 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from duewheel.checkpoints.progress import Progress
+from duewheel.deadline import Deadline
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.newest import find_newest, newest_by_key
 from duewheel.schemas.batches import TopicPartition

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.checkpoints.reshard_records import NOTICE_KEY, is_unfinished_notice
+from duewheel.deadline import Deadline
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
 from duewheel.kafka.progress.newest import SEARCH_STEPS, NewestRecord, find_newest, newest_by_key

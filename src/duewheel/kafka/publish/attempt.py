@@ -12,7 +12,7 @@ import numpy as np
 from kafka import KafkaAdminClient
 
 from duewheel.checkpoints.progress import Progress
-from duewheel.kafka.connect.deadline import Deadline
+from duewheel.deadline import Deadline
 from duewheel.kafka.publish.fenced_session import FencedSession
 from duewheel.kafka.publish.held_queue import (
     BATCHES_AT_ONCE,

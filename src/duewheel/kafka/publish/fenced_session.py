@@ -15,9 +15,9 @@ import structlog
 from kafka import KafkaAdminClient
 
 from duewheel.checkpoints.progress import Progress, record_key
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, DuewheelError, Fenced, KafkaUnavailable, PublishDoubt
 from duewheel.kafka.connect.clients import KafkaClients, close
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms

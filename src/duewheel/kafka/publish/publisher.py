@@ -51,9 +51,9 @@ from duewheel.checkpoints.obstacles import Obstacles
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.checkpoints.progress import Progress
 from duewheel.clock import Clock
+from duewheel.deadline import DeadlineExceeded
 from duewheel.errors import DuewheelError, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import DeadlineExceeded
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.log.compression import Compression, compressed
 from duewheel.kafka.publish.attempt import AttemptMaker, batches_of

@@ -33,9 +33,9 @@ from kafka import KafkaAdminClient
 from kafka.admin import TransactionState
 from kafka.errors import TransactionalIdNotFoundError
 
+from duewheel.deadline import Deadline
 from duewheel.errors import KafkaUnavailable, PublishDoubt
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions

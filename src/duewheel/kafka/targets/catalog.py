@@ -15,7 +15,7 @@ from functools import partial
 
 from kafka import KafkaAdminClient
 
-from duewheel.kafka.connect.deadline import Deadline
+from duewheel.deadline import Deadline
 from duewheel.kafka.targets.background_lookups import BackgroundLookups, for_now
 from duewheel.kafka.targets.costly_targets import CostlyLog
 from duewheel.kafka.targets.described_targets import DescribedTargets

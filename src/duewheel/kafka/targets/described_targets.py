@@ -17,9 +17,9 @@ from functools import partial
 
 from kafka import KafkaAdminClient
 
+from duewheel.deadline import Deadline
 from duewheel.errors import Misconfigured
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.targets.describe_targets import NONE_SUCH, TargetDescriber
 from duewheel.kafka.targets.refusal_limits import RefusalLimits

@@ -10,9 +10,9 @@ from typing import Any, Self, TypeVar
 from kafka import KafkaAdminClient
 from kafka.errors import for_code
 
+from duewheel.deadline import Deadline
 from duewheel.errors import KafkaUnavailable, Misconfigured, Unacknowledged
 from duewheel.kafka.connect.clients import KafkaClients, close
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.kafka.topics.description import Topic, describe, read_settings

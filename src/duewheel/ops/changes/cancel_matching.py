@@ -11,8 +11,8 @@ its timer topic, like any client's.
 
 from __future__ import annotations
 
+import math
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -23,6 +23,7 @@ from duewheel.api.requests import TimerFilter
 from duewheel.api.timers import TimerSummary
 from duewheel.client import Answer, Cancel
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, Conflict, DuewheelError, TooMuch, Unacknowledged
 from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, TimerWriter
 from duewheel.ops.changes.written import WrittenChange, answer_so_far
@@ -85,7 +86,7 @@ def find_matching(
     wanted: TimerFilter,
     *,
     at_most: int,
-    within_s: float = float(sys.maxsize),
+    within_s: float = math.inf,
     scope: TopicScope = ALL_TOPICS,
 ) -> Matching:
     """Finds the pending timers that match.
@@ -105,7 +106,7 @@ def find_matching(
     if selection(settings, wanted) == Filter():
         raise ConfigError("give a filter: without one every pending timer would be cancelled")
     chosen = replace(selection(settings, wanted, scope=scope), live=True)
-    end_s = time.monotonic() + within_s
+    deadline = Deadline(within_s)
     with open_files(settings) as directory:
         matching = Matching(shard_fields(settings, directory))
         for chunk in list_chunks(directory, chosen, sys.maxsize):
@@ -113,7 +114,7 @@ def find_matching(
                 matching.add(timer)
             if len(matching.named) > at_most:
                 raise Conflict(f"more than {at_most} timers match: narrow the filter")
-            if time.monotonic() > end_s:
+            if deadline.is_over:
                 raise TooMuch(f"the search takes longer than {within_s:g} s: narrow the filter")
     return matching
 
@@ -150,8 +151,8 @@ def _cancel(writer: TimerWriter, named: Sequence[tuple[str, str]], *, reply: boo
 
 
 def _acknowledged(requests: Sequence[Future[Cancel]]) -> list[Cancel]:
-    end_s = time.monotonic() + ACKNOWLEDGED_S
-    return [each.result(max(0.0, end_s - time.monotonic())) for each in requests]
+    deadline = Deadline(ACKNOWLEDGED_S)
+    return [each.result(deadline.remaining_s()) for each in requests]
 
 
 def _partly(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -13,6 +12,7 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 from duewheel.client import DelayProducer
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.errors import InvalidTimer, Unacknowledged
 from duewheel.kafka.connect.bootstrap import require_connection
 
@@ -121,14 +121,14 @@ class TimerWriter:
         """Flushes for CLOSE_S at most in all, and disconnects. A longer call, such as the opening
         of a producer, ends with the process: all threads are daemons.
         """
-        end_s = time.monotonic() + CLOSE_S
+        deadline = Deadline(CLOSE_S)
         if not self._lock.acquire(timeout=CLOSE_S):
             return
         try:
             for opened in self._by_topic.values():
                 if opened.done():
                     with suppress(KafkaError):
-                        opened.result().close(max(0.0, end_s - time.monotonic()))
+                        opened.result().close(deadline.remaining_s())
             self._by_topic.clear()
         finally:
             self._lock.release()

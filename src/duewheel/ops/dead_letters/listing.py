@@ -23,7 +23,7 @@ from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition
 from duewheel.client.request_headers import rejection_in
 from duewheel.config.range_ends import BEGINNING, Bound
 from duewheel.config.settings import Settings
-from duewheel.kafka.connect.deadline import Deadline
+from duewheel.deadline import Deadline
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.reader import HEADER_BYTES, PART_BYTES, RECORD_BYTES, LogReader
 from duewheel.kafka.log.records import Record, printable_name

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -27,6 +26,7 @@ from duewheel.api.dead_letters import Replayed, ReplayFilter
 from duewheel.checkpoints.dlq_replay_position import KEY, ReplayPosition, Selected
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, TooMuch
 from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
@@ -80,14 +80,14 @@ def replay(
         PublishDoubt: a transaction's outcome is unknown. A new run reads it, and replays nothing
             twice.
     """
-    end_s = time.monotonic() + within_s
+    deadline = Deadline(within_s)
     letters = WantedLetters(wanted.code, narrowed(settings, ALL_TOPICS, wanted.timer_topic))
     require_in_force(settings, newest_progress(settings))
     with (
         dead_letter_reader(settings, chunk_records) as reader,
         closing(_Replay(settings, clock, wanted, reader, advanced, dry_run=dry_run)) as job,
     ):
-        return job.run(letters, end_s)
+        return job.run(letters, deadline)
 
 
 class _Replay:
@@ -121,12 +121,12 @@ class _Replay:
         """Closes the clients. The next run, or its time-out, aborts an open transaction."""
         self._ledger.close()
 
-    def run(self, letters: WantedLetters, end_s: float) -> Replayed:
-        """Replays these letters until `end_s`, of the monotonic clock. Raises as `replay`."""
+    def run(self, letters: WantedLetters, deadline: Deadline) -> Replayed:
+        """Replays these letters until the deadline. Raises as `replay`."""
         self._require_real_topic()
         ledger_run = LedgerRun(self._ledger, dry_run=self._dry_run)
         with ledger_run.after(self._done_before):
-            self._replay_all(ledger_run, letters, end_s)
+            self._replay_all(ledger_run, letters, deadline)
         return Replayed(
             dry_run=self._dry_run,
             replayed=self._topics.total(),
@@ -160,7 +160,7 @@ class _Replay:
         return self._refusals[pair]
 
     def _replay_all(
-        self, run: LedgerRun[ReplayPosition], wanted: WantedLetters, end_s: float
+        self, run: LedgerRun[ReplayPosition], wanted: WantedLetters, deadline: Deadline
     ) -> None:
         bounds = self._reader.bounds()
         for partition, (start, end) in bounds.items():
@@ -178,7 +178,7 @@ class _Replay:
             at = start
             for letters, reached in self._reader.read(partition, start, end, wanted):
                 done, at = done + reached - at, reached
-                is_late = time.monotonic() > end_s and done < total
+                is_late = deadline.is_over and done < total
                 self._write_chunk(run, letters, partition, reached, keep=is_late)
                 self._advanced(done, total)
                 if self._left == 0 or (is_late and (self._topics or self._refused)):

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from duewheel.api.schedules import NextInstants, ScheduleList, ScheduleSummary
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, NoSuchSchedule
 from duewheel.ops.files import open_files, shard_fields
 from duewheel.ops.named_timer_topic import narrowed, timer_topic_of
@@ -62,12 +63,12 @@ def list_schedules(
         CorruptFile: a pending timer is damaged.
     """
     scope = narrowed(settings, scope, timer_topic)
-    rows, end_s, more = list[ScheduleSummary](), time.monotonic() + within_s, False
+    rows, deadline, more = list[ScheduleSummary](), Deadline(within_s), False
     with open_files(settings) as directory:
         of_shard = shard_fields(settings, directory)
         for part in _summaries(directory, clock, scope):
             rows += part
-            more = len(rows) > limit or time.monotonic() > end_s
+            more = len(rows) > limit or deadline.is_over
             if more:
                 break
     return ScheduleList(**of_shard, schedules=_by_name(rows[:limit]), more=more)
@@ -240,9 +241,9 @@ def _in_time(directory: DataDirectory, named: tuple[str, str]) -> Iterator[list[
     name, topic = named
     parts = copies_of(directory, [topic], _id_of(name))
     first = next(parts, [])
-    end_s = time.monotonic() + SEARCH_S
+    deadline = Deadline(SEARCH_S)
     for part in chain([first], parts):
-        if time.monotonic() > end_s:
+        if deadline.is_over:
             raise ConfigError(
                 f"too many schedules have the name {name!r} in {topic}: the search ended after "
                 f"{SEARCH_S:g} s; cancel this id, then set the schedule again"
@@ -253,10 +254,10 @@ def _in_time(directory: DataDirectory, named: tuple[str, str]) -> Iterator[list[
 def _with_schedule(directory: DataDirectory, name: str) -> set[str]:
     """Returns timer topics that have a schedule of this name: a hint, from few of them."""
     wanted = Filter(timer_id=_id_of(name), recurring=True, live=True)
-    topics, end_s = set[str](), time.monotonic() + HINTS_S
+    topics, deadline = set[str](), Deadline(HINTS_S)
     for chunk in list_chunks(directory, wanted, HINTS_MAX):
         topics.update(source_of(timer)[0] for timer in chunk.timers)
-        if time.monotonic() > end_s:
+        if deadline.is_over:
             break
     return topics
 

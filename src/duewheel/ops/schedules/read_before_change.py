@@ -15,8 +15,8 @@ from operator import itemgetter
 from duewheel import factory
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.errors import IngestBehind
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.log.connection import LogConnection
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.acceptance import require_in_force

@@ -9,8 +9,8 @@ from duewheel.api.shard import PausedSelection
 from duewheel.checkpoints.pauses import PausedKind, PauseRecord, PausesFile, in_force
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.progress.pause_records import write_pause
 from duewheel.ops.connection import ANSWER_S
 

@@ -7,7 +7,6 @@ wanted, or none, and a `next` after the last one that it has read.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from duewheel.api.requests import TimerFilter, TimerQuery
 from duewheel.api.timers import TimerList, TimerSummary, TimerWithMessage
 from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.errors import TooMuch
 from duewheel.ops.files import open_files, shard_fields
 from duewheel.ops.named_timer_topic import decoded_handle, narrowed
@@ -114,7 +114,7 @@ def pending_by_handle(
         slot = slot_of(named.due_ms, settings.timer.precision_ms)
         # Most are in the slot of their due time: others of their id, perhaps all timers, need not
         # be searched.
-        end_s = time.monotonic() + within_s
+        deadline = Deadline(within_s)
         searches = (replace(by_offset, first_slot=slot, last_slot=slot), by_offset)
         for chunk in chain.from_iterable(
             list_chunks(directory, wanted, CANDIDATES_MAX) for wanted in searches
@@ -122,7 +122,7 @@ def pending_by_handle(
             for timer in chunk.timers:
                 if timer.source == named.place:
                     return timer
-            if time.monotonic() > end_s:
+            if deadline.is_over:
                 raise TooMuch(
                     f"too many timers have the id {named.id!r} in {named.timer_topic}: the search "
                     f"ended after {within_s:g} s. A list by this id has them all, in pages"

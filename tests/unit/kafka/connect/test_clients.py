@@ -14,9 +14,9 @@ from kafka.errors import KafkaError
 from kafka.future import Future
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, Unacknowledged
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.network_client import NetworkClient, loop_of
 from duewheel.kafka.connect.token_provider import tokens_of
 

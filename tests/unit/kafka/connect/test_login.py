@@ -16,10 +16,10 @@ from tests.harness.launcher import wait_until
 from tests.harness.publishing import own_threads, where_they_are
 from tests.harness.small_servers import hangs_up, is_silent, server, speaks_tls
 
+from duewheel.deadline import Deadline
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.connect.login import LoginAttempt, attempts, in_words, require_one
 
 

@@ -17,9 +17,9 @@ from kafka.errors import (
 from kafka.future import Future
 from kafka.record import MemoryRecords
 
+from duewheel.deadline import Deadline, DeadlineExceeded
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.transaction_limits import TransactionLimits

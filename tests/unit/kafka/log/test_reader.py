@@ -17,9 +17,9 @@ from tests.harness.record_batches import NOW_MS, Record, batch, plain
 
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.config.range_ends import Bound
+from duewheel.deadline import Deadline, DeadlineExceeded
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline, DeadlineExceeded
 from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests
 from duewheel.kafka.log.list_offsets_times import EARLIEST, LATEST
 from duewheel.kafka.log.reader import LogReader

@@ -7,10 +7,10 @@ from contextlib import closing
 import pytest
 from kafka import KafkaProducer
 
+from duewheel.deadline import Deadline
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.progress.broker_clock import stamp_ms
 
 

@@ -21,7 +21,7 @@ from kafka.errors import (
     UnknownError,
 )
 
-from duewheel.kafka.connect.deadline import DeadlineExceeded
+from duewheel.deadline import DeadlineExceeded
 from duewheel.kafka.ledger.producer_internals import Outcome
 from duewheel.kafka.publish.failed_batches import Consequences, consequences_of
 from duewheel.kafka.targets.resting_timer_topics import WhenToRest

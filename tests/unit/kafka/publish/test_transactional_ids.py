@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
+from duewheel.deadline import STOP_GRACE_S, Deadline
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import STOP_GRACE_S, Deadline
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.publish.transactional_ids import Ending, TransactionalIds, settled
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions

@@ -16,9 +16,9 @@ from kafka.errors import InvalidRecordError, MessageSizeTooLargeError
 from structlog.testing import capture_logs
 from tests.harness.deliveries import rows
 
+from duewheel.deadline import Deadline
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.deadline import Deadline
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX, TargetCatalog
 from duewheel.kafka.targets.described_targets import DescribedTargets
 from duewheel.kafka.targets.refusal_limits import RefusalLimits

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from duewheel.kafka.connect.deadline import STOP_GRACE_S, Deadline, DeadlineExceeded, within
+from duewheel.deadline import STOP_GRACE_S, Deadline, DeadlineExceeded, within
 
 HOUR_S = 3600.0
 

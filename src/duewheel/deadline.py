@@ -47,13 +47,20 @@ class Deadline:
         stopping: threading.Event | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins now. Once `stopping` is set, no more than STOP_GRACE_S are left."""
+        """Begins now; `math.inf` seconds: never over. Once `stopping` is set, no more than
+        STOP_GRACE_S are left.
+        """
         self.seconds = seconds
         self._now_s = now_s
         self._ends_at = now_s() + seconds
         self._stopping = stopping
         self._stop_seen = False
         self._whole: Deadline | None = None  # never after this one
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no time is left."""
+        return not self.remaining_s()
 
     def remaining_s(self) -> float:
         """Seconds left, never below 0."""
@@ -81,7 +88,7 @@ class Deadline:
 
     def check(self, what: str) -> None:
         """Raises DeadlineExceeded for this call once no time is left."""
-        if not self.remaining_s():
+        if self.is_over:
             raise self.exceeded(what, "not done")
 
     def exceeded(self, what: str, how: str) -> DeadlineExceeded:
