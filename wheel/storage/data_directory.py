@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import structlog
@@ -343,6 +344,12 @@ class DataDirectory:
             declare_stopped(self.path, self.fs)
         except OSError as error:
             log.warning("no clean stop", data_dir=str(self.path), reason=str(error))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Closes the files and releases the role, as a kill would."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TypedDict
 
 from duewheel.api.files import CheckedFiles, FileFinding
@@ -32,17 +32,9 @@ from duewheel.wheel.storage.findings import FINDINGS_MAX
 _POLL_S = 0.05
 
 
-def open_files(settings: Settings, fs: FileSystem = READING_FS) -> closing[DataDirectory]:
+def open_files(settings: Settings, fs: FileSystem = READING_FS) -> DataDirectory:
     """Opens the shard's data directory, in which its processes may run; by default only to read it.
-
-    Raises:
-        NoDataDirectory: it does not exist yet.
-    """
-    return closing(open_directory(settings, fs))
-
-
-def open_directory(settings: Settings, fs: FileSystem = READING_FS) -> DataDirectory:
-    """Opens the directory as `open_files`; the caller closes it.
+    A with block, or the caller, closes it.
 
     Raises:
         NoDataDirectory: it does not exist yet.
@@ -52,7 +44,8 @@ def open_directory(settings: Settings, fs: FileSystem = READING_FS) -> DataDirec
 
 
 def open_state(settings: Settings, fs: FileSystem = READING_FS) -> State:
-    """Maps the directory's `state`, by default to read it; the caller releases it.
+    """Maps the directory's `state`, by default to read it; a with block, or the caller, releases
+    it. Where nothing else depends on it, `suppress(DuewheelError, OSError)` stands before.
 
     Raises:
         NoDataDirectory: it does not exist yet.

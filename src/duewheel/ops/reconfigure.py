@@ -25,18 +25,18 @@ from duewheel.api.reconfigure import (
 )
 from duewheel.checkpoints.commit_and_close_pages import Marks
 from duewheel.checkpoints.file_lock import lock_is_held
+from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.local_state import Local
 from duewheel.checkpoints.ownership import require_not_sealed
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
-from duewheel.checkpoints.state_file import State
 from duewheel.config import setting_names
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, DuewheelError, RecoveryRefused
 from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.files import polled
+from duewheel.ops.files import open_state, polled
 from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import take_settings
 from duewheel.runtime.checkpointer import DurableCheckpoints
@@ -121,7 +121,7 @@ def _taken_by_dequeue(
         RecoveryRefused: it has refused them.
         DuewheelError: it has not answered in time, or before a signal; it may take them later.
     """
-    with State.open(settings.storage.data_dir) as state:
+    with open_state(settings, HOST_FS) as state:
         state.live.want_settings(take_settings.digest(settings))
         polled(lambda: stopping.is_set() or not state.live.wanted_settings, _TAKEN_S)
         if state.live.wanted_settings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
@@ -20,12 +22,9 @@ def not_ready_reasons(settings: Settings, clock: Clock) -> dict[str, str]:
 
 def why_no_reply(settings: Settings, clock: Clock) -> list[str]:
     """Returns why the shard does not reply now; empty if it should, or works on another host."""
-    try:
-        state = open_state(settings)
-    except (OSError, DuewheelError):
-        return []
-    with state:
+    with suppress(DuewheelError, OSError), open_state(settings) as state:
         facts = ShardFacts(state, clock.now_ms())
         found = not_ready(facts, ReadyBounds.of(settings))
         paused = [name for name, each in facts.processes.items() if each.state == "paused"]
-    return [*found.values(), *(f"{name} is paused" for name in paused)]
+        return [*found.values(), *(f"{name} is paused" for name in paused)]
+    return []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from duewheel.api.shard import Paused
 from duewheel.checkpoints.fs import HOST_FS
 from duewheel.checkpoints.process_role import ProcessName, Role
@@ -26,8 +28,6 @@ def set_paused(settings: Settings, process: ProcessName, *, on: bool) -> Paused:
 
 def is_paused(settings: Settings, process: ProcessName) -> bool:
     """Whether a process is paused in the data directory of this host; False if none can be read."""
-    try:
-        with open_state(settings) as state:
-            return state.live.paused(Role.of(process))
-    except (DuewheelError, OSError):
-        return False
+    with suppress(DuewheelError, OSError), open_state(settings) as state:
+        return state.live.paused(Role.of(process))
+    return False

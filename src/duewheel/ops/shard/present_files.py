@@ -154,7 +154,7 @@ def _refusal(settings: Settings, progress: Progress) -> _Refusal | None:
             require_not_sealed(progress)
         except RecoveryRefused as removed:
             return _Refusal(Reassigned, str(removed), is_removal=True)
-    with suppress(DuewheelError), open_state(settings) as state:  # reads have the reason
+    with suppress(DuewheelError, OSError), open_state(settings) as state:  # reads have the reason
         mirror = state.mirror()
         if mirror is None:
             return None

@@ -18,7 +18,7 @@ from duewheel.api.timers import HistogramRange, PendingHistogram, StatsOfShard
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.ops.files import files_identity, open_directory, shard_fields
+from duewheel.ops.files import files_identity, open_files, shard_fields
 from duewheel.ops.timers.pending_stats import stats_of
 from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.schemas.arrays import Int64
@@ -144,7 +144,7 @@ class PendingView:
         identity = files_identity(self._settings)
         if self._directory is None or self._timers is None or identity != self._opened:
             self._close()
-            self._directory = open_directory(self._settings)
+            self._directory = open_files(self._settings)
             self._timers, self._opened = PendingTimers(self._directory), identity
         return self._directory, self._timers
 

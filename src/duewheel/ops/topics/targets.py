@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from itertools import chain
 
 from duewheel import factory
-from duewheel.checkpoints.fs import READING_FS
-from duewheel.checkpoints.state_file import State
 from duewheel.config.setting_names import CLOSED, PARAMETERS
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
+from duewheel.ops.files import open_state
 from duewheel.schemas.name_patterns import of_shell
 
 
@@ -19,14 +19,12 @@ def is_open_to_producers(settings: Settings, topic: str) -> bool:
     the topic was added to the settings after the shard had begun, and no `duewheel reconfigure`
     has closed it. Without a shard in the data directory it is False.
     """
-    try:
-        with State.open(settings.storage.data_dir, READING_FS) as state:
-            mirror = state.mirror()
+    with suppress(DuewheelError, OSError), open_state(settings) as state:
+        mirror = state.mirror()
         values = {} if mirror is None else mirror.progress.epochs.newest.values
-    except (DuewheelError, OSError):
-        return False
-    closed = values.get(PARAMETERS, {}).get(CLOSED)
-    return closed is not None and topic not in closed
+        closed = values.get(PARAMETERS, {}).get(CLOSED)
+        return closed is not None and topic not in closed
+    return False
 
 
 def is_missing(settings: Settings, target: str) -> bool:
