@@ -16,7 +16,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from duewheel.serve.problems import Refused
 from duewheel.serve.scopes import OF_NONE
-from duewheel.serve.service import Shared
+from duewheel.serve.service import AtStop, Shared
 from duewheel.serve.shard_requests import ForwardedRequest, OtherShards
 
 PREFIX = "/shards/{shard}"
@@ -62,7 +62,7 @@ async def _sent_on(service: Shared, shard: int, request: Request) -> Response:
     raw_headers = request.headers.raw
     headers = [(name.decode("latin-1"), each.decode("latin-1")) for name, each in raw_headers]
     given = ForwardedRequest(request.method, target, headers, await request.body())
-    lane = replace(lane, writes=given.method != "GET")
+    lane = replace(lane, at_stop=AtStop.AGAIN if given.method == "GET" else AtStop.DOUBT)
     answer = await lane(OtherShards.ask, shard, given)
     returned = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
     return Response(answer.body, answer.status, returned)

@@ -7,26 +7,15 @@ until Kafka has acknowledged it; its effect is awaited without one (waits.py).
 A call of Kafka may last for half a minute. Its thread is a daemon, so that a stop need not wait for
 it: `end_waits` ends the waits, not the calls.
 
-A stop waits for calls for STOP_S at most (server.py). Lanes of one row share their threads:
-
-lane                               threads  a stop
-read, peek                               4  waits for the call
-search                                   2  ends the wait
-count                                    1  waits for the call
-ask_servers                              2  ends the wait
-shards, for each                         4  ends the wait: Unacknowledged
-read_kafka                               4  ends the wait
-replay                                   1  ends the wait
-write, write_pending, write_pause        8  ends the wait: Unacknowledged
-write_file                               1  ends the wait: Unacknowledged
-record, record_end                       8  waits for the call
+A stop waits for calls for STOP_S at most (server.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -66,7 +55,9 @@ KAFKA_PAGE_S = 5.0  # how long a page is read from Kafka
 
 
 class Service:
-    """See the module's head. Each lane has calls of one kind, and their first argument."""
+    """See the module's head. Each lane has calls of one kind, and their first argument; lanes with
+    the same limiter share its threads.
+    """
 
     def __init__(
         self,
@@ -82,55 +73,69 @@ class Service:
         self.not_ready = FileProbe(partial(not_ready_reasons, settings, clock))
         self._stop = stop = asyncio.Event()
         self.waits = Waits(stop)
-        never = asyncio.Event()  # a read of files ends by itself: a stop waits for it
-        reads, changes = CapacityLimiter(READS_MAX), CapacityLimiter(KAFKA_MAX)
+        others, recorder = OtherShards(settings, clock, files), RecordWriter(writer)
+        reads, searches, counts = map(CapacityLimiter, (READS_MAX, SEARCHES_MAX, 1))
+        server_reads, kafka_reads = map(CapacityLimiter, (SERVER_READS_MAX, KAFKA_READS_MAX))
+        changes, records, pauses, replays = map(CapacityLimiter, (KAFKA_MAX, KAFKA_MAX, 1, 1))
         many = CHANGES_WAITING_MAX
+
+        def lane(
+            first: S,
+            threads: CapacityLimiter,
+            at_stop: AtStop,
+            files: PresentFilesWatch | None = None,
+            waiting_max: int = WAITING_MAX,
+        ) -> Lane[S]:
+            return Lane(settings, stop, first, threads, at_stop, files, waiting_max)
+
         # Reads of the shard's files; and by calls that say themselves why there is nothing to read.
-        self.read = Lane(settings, never, settings, reads, files)
-        self.peek = replace(self.read, files=None)
+        self.read = lane(settings, reads, AtStop.WAITS, files)
+        self.peek = lane(settings, reads, AtStop.WAITS)
         # Reads of them for seconds: reads and changes must not wait for these.
-        self.search = replace(self.read, stop=stop, limiter=CapacityLimiter(SEARCHES_MAX))
+        self.search = lane(settings, searches, AtStop.AGAIN, files)
         # Counts of all pending timers: each continues the last one, and the first takes seconds.
-        self.count = Lane(settings, never, view, CapacityLimiter(1), files)
+        self.count = lane(view, counts, AtStop.WAITS, files)
         # Reads of all shards' servers, for seconds if one is absent.
-        others = OtherShards(settings, clock, files)
-        self.ask_servers = Lane(settings, stop, others, CapacityLimiter(SERVER_READS_MAX))
-        # Requests to another shard: one that does not answer must not hold up the others. A change
-        # that is sent may be made.
+        self.ask_servers = lane(others, server_reads, AtStop.AGAIN)
+        # Requests to another shard: one that does not answer must not hold up the others.
         self.shards = {
-            shard: Lane(settings, stop, others, CapacityLimiter(SHARD_REQUESTS_MAX), writes=True)
+            shard: lane(others, CapacityLimiter(SHARD_REQUESTS_MAX), AtStop.DOUBT)
             for shard in range(settings.shard.count)
         }
         # Reads from Kafka: changes must not wait for them.
-        self.read_kafka = Lane(settings, stop, settings, CapacityLimiter(KAFKA_READS_MAX))
+        self.read_kafka = lane(settings, kafka_reads, AtStop.AGAIN)
+        # A replay of dead letters: each fences the one before, and a later one continues it.
+        self.replay = lane(settings, replays, AtStop.AGAIN)
         # Records in timer topics; and after a look at the shard's files.
-        self.write = Lane(settings, stop, writer, changes, writes=True, waiting_max=many)
-        self.write_pending = replace(self.write, files=files)
-        # Records of changes: apart from these, and a stop waits for them. Those of the outcome are
-        # few enough: their changes have begun.
-        recorder, apart = RecordWriter(writer), CapacityLimiter(KAFKA_MAX)
-        self.record = Lane(settings, never, recorder, apart, waiting_max=many)
-        self.record_end = replace(self.record, waiting_max=REQUESTS_MAX)
+        self.write = lane(writer, changes, AtStop.DOUBT, None, many)
+        self.write_pending = lane(writer, changes, AtStop.DOUBT, files, many)
         # Pauses of topics and tags, in the state topic.
-        self.write_pause = Lane(settings, stop, settings, changes, writes=True, waiting_max=many)
+        self.write_pause = lane(settings, changes, AtStop.DOUBT, None, many)
         # A pause of a process, in a file: it must not wait for a Kafka that hangs.
-        self.write_file = replace(self.write_pause, limiter=CapacityLimiter(1))
-        # A replay of dead letters: each fences the one before. It writes, and yet may be repeated:
-        # a later one continues one that was stopped.
-        self.replay = replace(self.read_kafka, limiter=CapacityLimiter(1))
+        self.write_file = lane(settings, pauses, AtStop.DOUBT, None, many)
+        # Records of changes, apart from these. Those of the outcome are few enough: their changes
+        # have begun.
+        self.record = lane(recorder, records, AtStop.WAITS, None, many)
+        self.record_end = lane(recorder, records, AtStop.WAITS, None, REQUESTS_MAX)
 
     def end_waits(self) -> None:
         """Ends the waits for all calls of Kafka, and all effects. Called in the event loop."""
         self._stop.set()
 
 
+class AtStop(Enum):
+    """What a stop of the server does about a call that has begun."""
+
+    WAITS = auto()  # waits for it
+    AGAIN = auto()  # ends its wait: the request can be sent again
+    DOUBT = auto()  # ends its wait: it may have written
+
+
 @dataclass(frozen=True)
 class Lane(Generic[S]):
-    """Calls with the same first argument, as many at a time as `limiter` permits.
+    """Calls with the same first argument, as many at a time as `threads` permits.
 
     Attributes:
-        stop: ends the waits for them.
-        writes: whether a call whose wait has ended may have written.
         files: looks at the shard's files first, which must be the present ones.
         waiting_max: further requests are refused: those for one lane must not take the room of
             all others in the gate (gate.py).
@@ -139,10 +144,10 @@ class Lane(Generic[S]):
     settings: Settings
     stop: asyncio.Event
     first: S
-    limiter: CapacityLimiter
-    files: PresentFilesWatch | None = None
-    writes: bool = False
-    waiting_max: int = WAITING_MAX
+    threads: CapacityLimiter
+    at_stop: AtStop
+    files: PresentFilesWatch | None
+    waiting_max: int
 
     async def __call__(
         self, call: Callable[Concatenate[S, P], T], *args: P.args, **named: P.kwargs
@@ -161,31 +166,34 @@ class Lane(Generic[S]):
             RecoveryPending: they may be cut at any moment.
         """
         made = partial(call, self.first, *args, **named)
-        waiting = self.limiter.statistics().tasks_waiting
+        waiting = self.threads.statistics().tasks_waiting
         if waiting >= self.waiting_max:
             raise busy(f"{waiting} such requests are waiting")
-        async with self.limiter:
-            if self.stop.is_set():
+        async with self.threads:
+            is_awaited = self.at_stop is AtStop.WAITS
+            if self.stop.is_set() and not is_awaited:
                 raise Stopping("the server stops: nothing was written")
             checked = made if self.files is None else self._checked(self.files, made)
             result = asyncio.wrap_future(beside("call", checked))
-            stop = asyncio.ensure_future(self.stop.wait())
-            either: set[asyncio.Future[Any]] = {result, stop}
+            ends: list[asyncio.Future[Any]] = []
+            if not is_awaited:
+                ends.append(asyncio.ensure_future(self.stop.wait()))
             try:
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({result, *ends}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                stop.cancel()
+                for end in ends:
+                    end.cancel()
             if result.done():
                 return result.result()
             # Its error, if it ends with one, is no longer of interest.
             result.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            if self.writes:
+            if self.at_stop is AtStop.DOUBT:
                 raise Unacknowledged("the server stops: it may or may not be written")
             raise Stopping("the server stops: send the request again")
 
     def _checked(self, files: PresentFilesWatch, call: Callable[[], T]) -> Callable[[], T]:
         def checked() -> T:
-            files.require_after_read(to_change=self.writes)
+            files.require_after_read(to_change=self.at_stop is AtStop.DOUBT)
             before = files_identity(self.settings)
             try:
                 return call()
