@@ -35,8 +35,9 @@ def app_of(
     if producer is not None:
         service: Service = app.state.service
         writer = recording_writer(settings, producer, service.clock)
+        view, recorder = service.view, service.recorder
         app.state.service = Service(
-            service.settings, service.clock, service.view, writer, service.metrics
+            settings, service.clock, view, writer, recorder, service.metrics
         )
     return app
 

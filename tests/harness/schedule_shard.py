@@ -85,7 +85,7 @@ def client(
     app = make_app(settings, service.clock, Access(CHANGING))
     own: Service = app.state.service
     writer = KitWriter(settings, service)
-    app.state.service = Service(settings, own.clock, own.view, writer, own.metrics)
+    app.state.service = Service(settings, own.clock, own.view, writer, own.recorder, own.metrics)
     with TestClient(app, base_url=LOCAL, headers=bearer(TOKEN)) as client:
         yield client
 

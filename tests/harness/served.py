@@ -24,6 +24,7 @@ from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.schedules import read_before_change
 from duewheel.serve.access import Access, Caller
 from duewheel.serve.app import make_app
+from duewheel.serve.record_writer import RecordWriter
 from duewheel.serve.service import Service
 from duewheel.testing import ManualClock
 from duewheel.testing.service import LocalService
@@ -183,8 +184,9 @@ def served(
     if producer is not None:
         service: Service = app.state.service
         writer = recording_writer(settings, producer, service.clock)
+        recorder = RecordWriter(settings, lambda *_: producer)
         app.state.service = Service(
-            service.settings, service.clock, service.view, writer, service.metrics
+            settings, service.clock, service.view, writer, recorder, service.metrics
         )
     with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
         yield client

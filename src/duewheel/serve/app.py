@@ -12,7 +12,9 @@ from fastapi import Depends, FastAPI
 from duewheel import __version__
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
+from duewheel.deadline import Deadline
 from duewheel.errors import DuewheelError
+from duewheel.ops.changes.producer_pool import CLOSE_S
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.timers.pending_histogram import PendingView
 from duewheel.serve import (
@@ -29,6 +31,7 @@ from duewheel.serve.access import Access, may_change, may_read
 from duewheel.serve.gate import Gate, hosts_of
 from duewheel.serve.metrics import Measured, RequestStatistics, ServeMetrics
 from duewheel.serve.problems import MEDIA_TYPE, answer_errors, documented
+from duewheel.serve.record_writer import RecordWriter
 from duewheel.serve.service import Service
 from duewheel.threads import Worker
 
@@ -56,6 +59,7 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     """Makes the app of one shard; it opens nothing before it is started."""
     statistics = RequestStatistics()
     view, writer = PendingView(settings, clock), TimerWriter(settings, clock)
+    recorder = RecordWriter(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -64,7 +68,9 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
         present_files.start()
         yield
         present_files.stop()
-        writer.close()
+        deadline = Deadline(CLOSE_S)
+        writer.close(deadline)
+        recorder.close(deadline)
         view.close()
 
     app = FastAPI(
@@ -77,7 +83,7 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     )
     app.state.access = access
     metrics = ServeMetrics(settings, clock, statistics)
-    app.state.service = Service(settings, clock, view, writer, metrics)
+    app.state.service = Service(settings, clock, view, writer, recorder, metrics)
     app.include_router(page.router)
     app.include_router(page.router, prefix=other_shards.PREFIX)
     app.include_router(shard.probes)

@@ -26,7 +26,7 @@ from duewheel.serve.service import Service
 log = structlog.get_logger(__name__)
 
 # A stop ends within 5 s: the calls of Kafka have CALLS_S, then all responses the rest of STOP_S;
-# the producers are closed within a second (ops/changes/timer_writer.py).
+# the producers are closed within a second (ops/changes/producer_pool.py).
 CALLS_S = 2.0
 STOP_S = 3
 

@@ -65,15 +65,16 @@ class Service:
         clock: Clock,
         view: PendingView,
         writer: TimerWriter,
+        recorder: RecordWriter,
         metrics: ServeMetrics,
     ) -> None:
         self.settings, self.clock, self.view = settings, clock, view
-        self.metrics = metrics
+        self.recorder, self.metrics = recorder, metrics
         self.present_files = files = PresentFilesWatch(settings)
         self.not_ready = FileProbe(partial(not_ready_reasons, settings, clock))
         self._stop = stop = asyncio.Event()
         self.waits = Waits(stop)
-        others, recorder = OtherShards(settings, clock, files), RecordWriter(writer)
+        others = OtherShards(settings, clock, files)
         reads, searches, counts = map(CapacityLimiter, (READS_MAX, SEARCHES_MAX, 1))
         server_reads, kafka_reads = map(CapacityLimiter, (SERVER_READS_MAX, KAFKA_READS_MAX))
         changes, records, pauses, replays = map(CapacityLimiter, (KAFKA_MAX, KAFKA_MAX, 1, 1))

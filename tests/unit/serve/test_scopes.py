@@ -47,7 +47,7 @@ def app(service: LocalService, settings: Settings) -> FastAPI:
     app = make_app(settings, service.clock, Access(tokens, tokens))
     own: Service = app.state.service
     writer = KitWriter(settings, service)
-    app.state.service = Service(settings, own.clock, own.view, writer, own.metrics)
+    app.state.service = Service(settings, own.clock, own.view, writer, own.recorder, own.metrics)
     return app
 
 

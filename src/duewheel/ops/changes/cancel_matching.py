@@ -25,7 +25,8 @@ from duewheel.client import Answer, Cancel
 from duewheel.config.settings import Settings
 from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, Conflict, DuewheelError, TooMuch, Unacknowledged
-from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, TimerWriter
+from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
+from duewheel.ops.changes.timer_writer import REQUESTS_AT_ONCE, TimerWriter
 from duewheel.ops.changes.written import WrittenChange, answer_so_far
 from duewheel.ops.files import ShardFields, open_files, shard_fields
 from duewheel.ops.timers.pending import handle_of, selection, source_of, summary_of

@@ -22,7 +22,8 @@ from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
 from duewheel.errors import ConfigError
 from duewheel.ops.changes.acceptance import require_accepted
-from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
+from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
+from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.changes.written import WrittenChange, answered, result_of
 from duewheel.ops.named_timer_topic import decoded_handle, timer_topic_of
 

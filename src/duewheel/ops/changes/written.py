@@ -13,7 +13,7 @@ from duewheel.api.model import Result
 from duewheel.client import Answer, Cancel, Rescheduled
 from duewheel.client.futures import AcknowledgedRecord
 from duewheel.errors import DuewheelError
-from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S
+from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
 
 log = structlog.get_logger(__name__)
 

@@ -15,8 +15,9 @@ from duewheel.api.file_import import FailedLine, SentLine
 from duewheel.api.requests import NewTimer, TimerFields
 from duewheel.client import Timer
 from duewheel.errors import ConfigError, InvalidTimer
+from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
 from duewheel.ops.changes.requests import TimerCall, prepared
-from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, REQUESTS_AT_ONCE, TimerWriter
+from duewheel.ops.changes.timer_writer import REQUESTS_AT_ONCE, TimerWriter
 from duewheel.ops.changes.written import result_of
 from duewheel.ops.file_import.line_reader import FileLine, fields_in, lines_of
 from duewheel.ops.file_import.line_records import is_copy

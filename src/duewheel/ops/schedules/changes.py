@@ -22,7 +22,8 @@ from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, NoSuchSchedule
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.acceptance import require_accepted
-from duewheel.ops.changes.timer_writer import ACKNOWLEDGED_S, TimerWriter
+from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
+from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.changes.written import result_of
 from duewheel.ops.files import open_state, polled
 from duewheel.ops.schedules.listing import find_schedules, require_schedule
