@@ -16,7 +16,7 @@ from concurrent.futures import wait
 from contextlib import closing, suppress
 from functools import partial
 from http import HTTPStatus
-from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException
+from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException, HTTPResponse
 from typing import NoReturn
 from urllib.parse import urlsplit
 
@@ -118,7 +118,7 @@ class _ShardServer:
             connection = http_over(server, self.url)
             connection.request("GET", "/v1/status", headers=self._headers)
             with connection.getresponse() as answer:
-                body = answer.read(ANSWER_BYTES_MAX)
+                body = body_of(answer)
         if answer.status != HTTPStatus.OK:
             raise _Unanswered(f"{answer.status}: {detail_of(body, answer.reason)}")
         return FleetShard.model_validate_json(body)
@@ -157,6 +157,18 @@ def http_over(server: socket.socket, url: str) -> HTTPConnection:
     connection = HTTPConnection(urlsplit(url).netloc)
     connection.sock = server
     return connection
+
+
+def body_of(answer: HTTPResponse) -> bytes:
+    """The body of an answer.
+
+    Raises:
+        OSError: it has more than ANSWER_BYTES_MAX.
+    """
+    body = answer.read(ANSWER_BYTES_MAX + 1)
+    if len(body) > ANSWER_BYTES_MAX:
+        raise OSError(f"an answer of more than {ANSWER_BYTES_MAX >> 20} MiB")
+    return body
 
 
 def reason_of(error: Exception) -> str:

@@ -21,7 +21,7 @@ from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, Problem, Unacknowledged
 from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.serve.fleet import (
-    ANSWER_BYTES_MAX,
+    body_of,
     connected,
     http_over,
     read_fleet,
@@ -121,9 +121,7 @@ class OtherShards:
         connection.putheader("Content-Length", str(len(request.body)))
         connection.endheaders(request.body)
         with connection.getresponse() as answer:
-            body = answer.read(ANSWER_BYTES_MAX + 1)
-            if len(body) > ANSWER_BYTES_MAX:
-                raise OSError(f"an answer of more than {ANSWER_BYTES_MAX >> 20} MiB")
+            body = body_of(answer)
             headers = {name.lower(): value for name, value in answer.getheaders()}
         return ForwardedAnswer(answer.status, headers, body)
 

@@ -119,6 +119,19 @@ def test_each_server_is_asked_with_the_token_of_the_request(tmp_path: Path) -> N
     assert (found["shards"], found["absent"]) == (2, [1])
 
 
+def test_an_answer_that_is_too_large_is_refused_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its beginning counted as the whole answer, and was no status of a shard."""
+    monkeypatch.setattr(fleet, "ANSWER_BYTES_MAX", 1 << 20)
+    with (
+        answering(200, {}, b" " * ((1 << 20) + 1)) as (address, _),
+        served(shard_of(tmp_path, (address,))) as client,
+    ):
+        (member,) = client.get("/v1/fleet").json()["members"]
+    assert member["error"] == "an answer of more than 1 MiB"
+
+
 def test_a_shard_has_the_same_facts_from_its_own_server_and_from_another(tmp_path: Path) -> None:
     shard = settings_of(tmp_path / "shard")
     fill(shard)
