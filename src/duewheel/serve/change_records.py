@@ -124,7 +124,12 @@ Changing = Annotated[Change, Depends(_change)]
 def recorded(
     operation: Callable[Concatenate[Change, P], Awaitable[T]],
 ) -> Callable[..., Awaitable[T]]:
-    """Records each change of an operation of the API; a dry run is none."""
+    """Records each change of an operation of the API; a dry run is none.
+
+    Args:
+        operation: its first argument is named `change`, as FastAPI gives all by name. Its
+            `operation_id` is the name in the records; a request with `dry_run` is an argument.
+    """
 
     @wraps(operation)
     async def made(change: Change, *args: P.args, **named: P.kwargs) -> T:
