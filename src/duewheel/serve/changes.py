@@ -18,11 +18,9 @@ from duewheel.serve.change_records import Change, Changing, recorded
 from duewheel.serve.problems import documented
 from duewheel.serve.scopes import OwnHandle, OwnTimer, Scoped
 from duewheel.serve.timers import NOT_PENDING, not_pending
-from duewheel.serve.waits import set_status
+from duewheel.serve.waits import WAIT_MAX_S, WAIT_S, set_status
 
 A = TypeVar("A", bound=Answered)
-
-WAIT_S, WAIT_MAX_S = 5.0, 30  # unless a request has `wait`, and at most
 
 changing = APIRouter(prefix="/v1", tags=["changes"])
 

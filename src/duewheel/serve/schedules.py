@@ -25,12 +25,11 @@ from duewheel.ops.schedules import changes, listing, steps
 from duewheel.ops.schedules.changes import WrittenSchedule
 from duewheel.ops.timers.pending import SEARCH_S
 from duewheel.serve.change_records import Change, Changing, recorded
-from duewheel.serve.changes import WAIT_MAX_S, WAIT_S
 from duewheel.serve.problems import Refused, Responses, documented
 from duewheel.serve.scopes import OwnSchedule, OwnTimerTopic, Scoped
 from duewheel.serve.service import Shared
 from duewheel.serve.url_names import NAME
-from duewheel.serve.waits import set_status
+from duewheel.serve.waits import WAIT_MAX_S, WAIT_S, set_status
 
 reading = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 changing = APIRouter(prefix="/v1/schedules", tags=["schedules"])

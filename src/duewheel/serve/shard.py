@@ -86,6 +86,7 @@ async def show_status(service: Shared) -> ShardView:
 @reading.get("/lateness", operation_id="lateness", dependencies=OF_NONE)
 async def show_lateness(service: Shared) -> Lateness:
     """The lateness of deliveries since dequeue began."""
+    # Without present files it has the reason itself: the page shows it in place of the figures.
     return await service.peek(read_lateness, service.clock)
 
 
@@ -119,6 +120,7 @@ async def resume_one(change: Changing, selection: OwnSelection) -> PausedSelecti
 @recorded
 async def pause(change: Changing, process: Process) -> Paused:
     """Pauses ingest or dequeue, over restarts, too."""
+    # In outdated files it would pause nothing: the shard runs elsewhere.
     change.service.present_files.require()
     return await change.service.write_file(set_paused, process, on=True)
 
@@ -127,4 +129,5 @@ async def pause(change: Changing, process: Process) -> Paused:
 @recorded
 async def resume(change: Changing, process: Process) -> Paused:
     """Ends the pause of ingest or dequeue."""
+    # In any files: none may stay paused because they are outdated now.
     return await change.service.write_file(set_paused, process, on=False)

@@ -25,6 +25,7 @@ from duewheel.ops.changes.written import WrittenChange
 
 T = TypeVar("T", bound=Result)
 
+WAIT_S, WAIT_MAX_S = 5.0, 30  # of a request without `wait`, and at most
 WAITS_MAX = 64  # of the requests that gate.py admits the other half is left for others
 REPLIES_MAX = 20_000  # two kilobytes each; a cancel by filter awaits up to 10,000
 
