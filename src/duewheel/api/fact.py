@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, Field
 
+from duewheel.api.model import is_instant
 from duewheel.config.durations import about
 from duewheel.config.instants import utc_text
 
@@ -104,6 +105,16 @@ def exported(view: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Expo
                 yield Exported((*path, name), gauge, f"{text[0].upper()}{text[1:]}.")
         for part in _views(field.annotation):
             yield from exported(part, (*path, name))
+
+
+def instants(view: type[BaseModel]) -> set[str]:
+    """The names in JSON of a view's instants, and of those in its parts; its other fields in `_ms`
+    are durations.
+    """
+    fields = view.model_fields.items()
+    names = {field.serialization_alias or name for name, field in fields if is_instant(field)}
+    parts = (part for _, field in fields for part in _views(field.annotation))
+    return names.union(*map(instants, parts))
 
 
 def _views(annotation: object) -> Iterator[type[BaseModel]]:

@@ -20,7 +20,9 @@ from tests.harness.served import (
     settings_of,
 )
 
+from duewheel.api.fact import instants
 from duewheel.api.limits import BUCKETS_MAX
+from duewheel.api.shard import ShardView
 from duewheel.cli.output import printable
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.serve.access import Access
@@ -160,6 +162,12 @@ def test_every_operation_that_is_called_exists(tmp_path: Path) -> None:
     }
     assert len(called) > 10
     assert called <= paths
+
+
+def test_the_instants_of_a_shard_are_those_of_its_declarations() -> None:
+    """A duration of as many digits as an instant counted as one."""
+    assert instants(ShardView) == {"floor_ms", "lag_asked_ms", "next_try_ms"}
+    assert 'new Set(["floor_ms", ' in SCRIPTS["facts.js"]
 
 
 def test_the_bounds_of_inputs_are_those_of_the_api(tmp_path: Path) -> None:

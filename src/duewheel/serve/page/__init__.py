@@ -6,12 +6,15 @@ markup, and no markup from strings (Trusted Types): ids, keys and messages are w
 
 from __future__ import annotations
 
+import json
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
+from duewheel.api.fact import instants
+from duewheel.api.shard import ShardView
 from duewheel.serve.problems import Refused
 
 POLICY = (
@@ -35,13 +38,15 @@ _TYPES = {
 
 
 def page_files() -> dict[str, bytes]:
-    """Returns the files of the page by name."""
+    """Returns the files of the page by name; `facts.js` has the declarations of api/shard.py."""
     folder = files(__package__)
-    return {
+    found = {
         file.name: file.read_bytes()
         for file in folder.iterdir()
         if file.name.rpartition(".")[2] in _TYPES
     }
+    names = json.dumps(sorted(instants(ShardView)))
+    return found | {"facts.js": f"export const INSTANTS = new Set({names});\n".encode()}
 
 
 _FILES = page_files()

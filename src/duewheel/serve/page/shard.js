@@ -3,6 +3,7 @@
 import { code, list, moment, tag } from "./cells.js";
 import { carryOut } from "./dialogs.js";
 import { button, el, head, note, table } from "./dom.js";
+import { INSTANTS } from "./facts.js"; // by the server: the fields of /v1/status that are instants
 import { bytes, count, counted, delay, duration, or } from "./format.js";
 import { pause, resume } from "./operations.js";
 
@@ -110,7 +111,6 @@ const LABELS = {
   floor_ms: "Delivered up to",
   clock_skew_ms: "This host's clock is ahead by",
 };
-const INSTANTS_MS = 1e12; // no duration is as long
 
 /** A row for each fact of a part of /v1/status: its name has the unit. */
 function factRows(part) {
@@ -129,7 +129,8 @@ function factText(name, value) {
     return { true: "yes", false: "no", "": "none" }[value] ?? value;
   }
   if (name.endsWith("_ms")) {
-    return value > INSTANTS_MS ? moment(value) : `${value < 0 ? "−" : ""}${delay(Math.abs(value))}`;
+    const isInstant = INSTANTS.has(name);
+    return isInstant ? moment(value) : `${value < 0 ? "−" : ""}${delay(Math.abs(value))}`;
   }
   return name.endsWith("_bytes") ? bytes(value) : count(value);
 }
