@@ -31,6 +31,7 @@ from duewheel.schemas.header_names import NAME_OF, Request
 from duewheel.schemas.name_patterns import TimerTopics, may_name_topic
 from duewheel.schemas.partition_names import PARTITIONS_MAX, record_if_named
 from duewheel.schemas.request.parser import Contract
+from duewheel.schemas.request.preview import Rejection
 from duewheel.schemas.request.unread_batches import UNREADABLE_CODE
 from duewheel.schemas.wire.record_codec import framed, header_name
 from duewheel.schemas.wire.single_record import Header
@@ -86,20 +87,12 @@ class Outgoing:
         return not self.partition_needed
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The reason why a dead letter cannot be replayed: a code and a sentence."""
-
-    code: str
-    error: str
-
-
-def why_no_target(contract: Contract, timer_topic: str | None, topic: str) -> Refusal | None:
+def why_no_target(contract: Contract, timer_topic: str | None, topic: str) -> Rejection | None:
     """The rule that rejects every timer of a timer topic with this target; None if no rule does.
     Without a timer topic the lists of open targets do not count.
     """
     rule = contract.refused_targets(timer_topic, [topic]).get(topic)
-    return None if rule is None else Refusal(rule.code, f"topic {topic!r}: {rule.reason}")
+    return None if rule is None else Rejection(rule.code, f"topic {topic!r}: {rule.reason}")
 
 
 @dataclass(frozen=True)
@@ -162,7 +155,7 @@ class DeadLetter:
         """UNIQ_KEY, of a rejected message its own; None without one."""
         return dict(self.headers).get(names.TIMER_ID)
 
-    def again(self, refusal: Refusal) -> tuple[Header, ...]:
+    def again(self, refusal: Rejection) -> tuple[Header, ...]:
         """Returns the headers of this dead letter with the present reason."""
         rest = [
             header
@@ -171,17 +164,17 @@ class DeadLetter:
         ]
         reason = [
             (names.ERROR_CODE, refusal.code.encode()),
-            (names.ERROR, refusal.error.encode()),
+            (names.ERROR, refusal.reason.encode()),
         ]
         return (*self.message_headers, *reason, *rest)
 
     def replayed(
         self,
         timer_topics: TimerTopics,
-        why_no_target: Callable[[str | None, str], Refusal | None],
+        why_no_target: Callable[[str | None, str], Rejection | None],
         to_topic: str | None,
         reply_topic: str | None,
-    ) -> Outgoing | Refusal:
+    ) -> Outgoing | Rejection:
         """The message, ready to be written again.
 
         A message rejected at ingest goes to its timer topic, preferably to the same partition, and
@@ -192,17 +185,17 @@ class DeadLetter:
         """
         record = record_if_named(self.source)
         if record is None or not self.code:
-            return Refusal("not_a_dead_letter", "TIMER_ERROR_CODE or TIMER_SOURCE is missing")
+            return Rejection("not_a_dead_letter", "TIMER_ERROR_CODE or TIMER_SOURCE is missing")
         timer_topic, timer_partition = record[0]
         if (lost := self._why_never()) is not None:
-            return Refusal(self.code, lost)
+            return Rejection(self.code, lost)
         topic = to_topic or self._added.get(_TOPIC)
         if topic is None:
             return self._to_timer_topic(timer_topic, timer_partition, timer_topics)
         number = None if to_topic else self._added.get(_PARTITION)
         is_number = _NUMBER.fullmatch(number or "0") and int(number or "0") < PARTITIONS_MAX
         if not may_name_topic(topic) or not is_number:
-            return Refusal("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is malformed")
+            return Rejection("not_a_dead_letter", f"{_TOPIC} or {_PARTITION} is malformed")
         # In a rejected message the header is the producer's, who may write no replies.
         is_answer = _TOPIC in self._added and names.ANSWER in dict(self.message_headers)
         rules_of = None if to_topic else timer_topic
@@ -214,9 +207,9 @@ class DeadLetter:
 
     def _to_timer_topic(
         self, topic: str, partition: int, timer_topics: TimerTopics
-    ) -> Outgoing | Refusal:
+    ) -> Outgoing | Rejection:
         if topic not in timer_topics:
-            return Refusal("not_a_timer_topic", f"ingest does not read topic {topic!r}")
+            return Rejection("not_a_timer_topic", f"ingest does not read topic {topic!r}")
         return Outgoing(topic, partition, partition_needed=False, headers=self.message_headers)
 
     def _delivered(self) -> tuple[Header, ...]:

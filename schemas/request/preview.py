@@ -25,7 +25,7 @@ _REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why ingest would make a dead letter of a request: its TIMER_ERROR_CODE and TIMER_ERROR."""
+    """Why a record would become, or stay, a dead letter: its TIMER_ERROR_CODE and TIMER_ERROR."""
 
     code: str
     reason: str

@@ -21,11 +21,12 @@ from tests.property.plain_contract import table as records_table
 
 from duewheel.ops.recovery.mirrored_rows import Kind, MirroredRows, rows_of
 from duewheel.schemas.batches import NO_PARTITION
-from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
+from duewheel.schemas.dead_letters import DeadLetter, Outgoing, why_no_target
 from duewheel.schemas.header_names import COPY_MAC, DROP_IN, LEVELS_MS, REQUEST
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract, parse
+from duewheel.schemas.request.preview import Rejection
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.copy_mac import mac_header, own_copies
 from duewheel.schemas.wire.varint import read_varint
@@ -265,7 +266,7 @@ def test_any_dead_letter(damage: Change, data: st.DataObject, kept: set[int]) ->
     found = letter.replayed(
         TimerTopics(("orders.delayed",)), partial(why_no_target, CONTRACT), None, None
     )
-    if isinstance(found, Refusal):
+    if isinstance(found, Rejection):
         assert letter.again(found)
     else:
         assert isinstance(found, Outgoing)

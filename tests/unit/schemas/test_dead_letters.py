@@ -15,10 +15,11 @@ from tests.harness.timer_rows import suite_parameters
 from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.schemas.batches import NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
-from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
+from duewheel.schemas.dead_letters import DeadLetter, Outgoing, why_no_target
 from duewheel.schemas.name_patterns import TimerTopics
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
 from duewheel.schemas.request.parser import Contract
+from duewheel.schemas.request.preview import Rejection
 from duewheel.schemas.request.topic_settings import TopicContract
 from duewheel.schemas.wire.record_batch import seal, split
 from duewheel.schemas.wire.single_record import Header, encode, framed
@@ -171,7 +172,7 @@ def test_a_rejected_message_goes_back_as_it_came() -> None:
 def test_a_forged_reply_stays_away_from_the_reply_topic() -> None:
     letter = rejected(("TIMER_ANSWER", b"cancelled"), ("REAL_TOPIC", REPLIES.encode()))
     refusal = letter.replayed(TIMER_TOPICS, NO_TARGETS, REPLIES, REPLIES)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, Rejection)
     assert refusal.code == "forbidden_target"
 
 
@@ -191,7 +192,7 @@ def test_a_forged_reply_stays_away_from_the_reply_topic() -> None:
 )
 def test_what_cannot_be_replayed(letter: DeadLetter, code: str) -> None:
     refusal = letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, Rejection)
     assert refusal.code == code
 
 
@@ -218,9 +219,9 @@ def test_what_no_timer_may_go_to_is_no_target_of_a_replay(topic: str, code: str)
     else:
         refusals.append(to_topic)
     for refusal in refusals:
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, Rejection)
         assert refusal.code == code
-        assert topic in refusal.error
+        assert topic in refusal.reason
 
 
 def test_an_answer_is_replayed_as_it_was_to_the_reply_topic_and_to_no_other_closed_one() -> None:
@@ -248,12 +249,12 @@ def test_an_answer_is_replayed_as_it_was_to_the_reply_topic_and_to_no_other_clos
         assert (out.topic, out.partition) == (REPLIES, NO_PARTITION)
         assert out.headers == tuple(answer.headers)
     for letter in answers(STATE)[1]:
-        assert isinstance(letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES), Refusal)
+        assert isinstance(letter.replayed(TIMER_TOPICS, NO_TARGETS, None, REPLIES), Rejection)
 
 
 def test_dead_again_with_todays_reason() -> None:
     plain = dead_lettered()[0]
-    again = plain.again(Refusal("key_required", "why"))
+    again = plain.again(Rejection("key_required", "why"))
     letter = replace(plain, headers=again)
     assert (letter.code, letter.error, letter.source) == ("key_required", "why", plain.source)
     assert sent(letter) == sent(plain)

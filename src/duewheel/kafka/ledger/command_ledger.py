@@ -32,7 +32,7 @@ from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.targets.described_targets import DescribedTargets, require_usable
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
 from duewheel.kafka.transaction_errors import REFUSED, doubt_of
-from duewheel.schemas.dead_letters import Refusal
+from duewheel.schemas.request.preview import Rejection
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel import target_rules
 from duewheel.wheel.doubt_resolution import CommitOutcome, CommitResult, Ledger, PositionRecord
@@ -116,7 +116,7 @@ class CommandLedger(Generic[P]):
 
     def refusals(
         self, records: Sequence[NewRecord], targets: Mapping[str, Target]
-    ) -> list[Refusal | None]:
+    ) -> list[Rejection | None]:
         """Why each record can never be written: by the rules of its target, or as a broker has
         refused it before; None if it can.
         """
@@ -132,7 +132,7 @@ class CommandLedger(Generic[P]):
         refused = [each.name in self.refused for each in records]
         reasons[np.array(refused, np.bool_) & (reasons == Reason.NONE)] = Reason.RECORD_REFUSED
         return [
-            Refusal(reason.code, reason_text(reason, each.topic, targets[each.topic]))
+            Rejection(reason.code, reason_text(reason, each.topic, targets[each.topic]))
             if reason is not Reason.NONE
             else None
             for each, reason in zip(records, map(Reason, reasons.tolist()), strict=True)

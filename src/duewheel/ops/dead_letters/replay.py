@@ -40,9 +40,9 @@ from duewheel.ops.shard.present_files import newest_progress
 from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.batches import NO_PARTITION
 from duewheel.schemas.columns import binary
-from duewheel.schemas.dead_letters import DeadLetter, Outgoing, Refusal, why_no_target
+from duewheel.schemas.dead_letters import DeadLetter, Outgoing, why_no_target
 from duewheel.schemas.hashing import key_hashes
-from duewheel.schemas.request.preview import previews_of
+from duewheel.schemas.request.preview import Rejection, previews_of
 from duewheel.schemas.topic_scope import ALL_TOPICS
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.target_rules import Reason, Target, reason_text
@@ -54,7 +54,7 @@ log = structlog.get_logger(__name__)
 class _Record(NewRecord):
     """The record of one letter; one with a `refusal` goes to the dead-letter topic again."""
 
-    refusal: Refusal | None = None
+    refusal: Rejection | None = None
 
 
 def replay(
@@ -106,7 +106,7 @@ class _Replay:
         self._settings, self._clock, self._wanted = settings, clock, wanted
         self._reader, self._advanced, self._dry_run = reader, advanced, dry_run
         self._contract = factory.contract(settings)
-        self._refusals: dict[tuple[str | None, str], Refusal | None] = {}
+        self._refusals: dict[tuple[str | None, str], Rejection | None] = {}
         # One partition of each target for letters without key and request.
         self._sticky = random.randrange(1 << 31)
         decode = partial(ReplayPosition.decode, topic_id=reader.topic_id)
@@ -144,13 +144,13 @@ class _Replay:
             return
         refusal = self._why_no_target(None, topic)
         if refusal is not None:
-            raise ConfigError(f"nothing can be replayed to {refusal.error}")
+            raise ConfigError(f"nothing can be replayed to {refusal.reason}")
         target = self._ledger.resolve([topic])[topic]
         if target.refusal is not Reason.NONE:
             why = reason_text(target.refusal, topic, target)
             raise ConfigError(f'nothing can be replayed to "{topic}": {why}')
 
-    def _why_no_target(self, timer_topic: str | None, topic: str) -> Refusal | None:
+    def _why_no_target(self, timer_topic: str | None, topic: str) -> Rejection | None:
         """Returns the rule by which the present settings reject every timer of the timer topic with
         this target.
         """
@@ -252,7 +252,7 @@ class _Replay:
         hashes = key_hashes(binary(letter.key for letter in letters)).tolist()
         records = [
             self._letter_again(letter, out, targets)
-            if isinstance(out, Refusal)
+            if isinstance(out, Rejection)
             else self._message(letter, out, targets, key_hash)
             for letter, out, key_hash in zip(letters, outgoing, hashes, strict=True)
         ]
@@ -263,7 +263,7 @@ class _Replay:
         ]
 
     def _refuse_closed_targets(
-        self, letters: list[DeadLetter], outgoing: list[Outgoing | Refusal]
+        self, letters: list[DeadLetter], outgoing: list[Outgoing | Rejection]
     ) -> None:
         """Replaces messages whose timer topic is still not open for their target: ingest would make
         dead letters of them again, which a dry run could not count.
@@ -281,7 +281,7 @@ class _Replay:
             for index, preview in zip(of_topic, previews, strict=True):
                 rejection = preview.rejection
                 if rejection is not None and rejection.code == NOT_ALLOWED:
-                    outgoing[index] = Refusal(rejection.code, rejection.reason)
+                    outgoing[index] = rejection
 
     def _message(
         self,
@@ -301,7 +301,7 @@ class _Replay:
         self,
         letter: DeadLetter,
         record: _Record,
-        refusal: Refusal | None,
+        refusal: Rejection | None,
         targets: Mapping[str, Target],
     ) -> _Record:
         """The record, or again the dead letter if Kafka would refuse its message now."""
@@ -310,11 +310,11 @@ class _Replay:
         target = targets[record.topic]
         if refusal is None and not target.takes_writes(record.partition):
             why = f"topic {record.topic!r} takes no writes for now: {target.why_unavailable}"
-            refusal = Refusal(Reason.TARGET_UNAVAILABLE.code, why)
+            refusal = Rejection(Reason.TARGET_UNAVAILABLE.code, why)
         return record if refusal is None else self._letter_again(letter, refusal, targets)
 
     def _letter_again(
-        self, letter: DeadLetter, refusal: Refusal, targets: Mapping[str, Target]
+        self, letter: DeadLetter, refusal: Rejection, targets: Mapping[str, Target]
     ) -> _Record:
         """Encodes the same dead letter, with the present reason if the record has room for it."""
         topic = self._settings.dead_letter_topic
@@ -335,7 +335,7 @@ def _new_record(
     topic: str,
     partition: int,
     headers: Sequence[Header],
-    refusal: Refusal | None = None,
+    refusal: Rejection | None = None,
 ) -> _Record:
     name = position_text(letter.partition, letter.offset).encode()
     return _Record(name, topic, partition, letter.key, letter.value, headers, refusal)

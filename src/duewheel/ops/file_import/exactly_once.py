@@ -301,8 +301,7 @@ class _Import:
             records = new_records([(_name(lines[at]), record) for at, record in rows], targets)
             refusals = self._ledger.refusals(records, targets)
             for (at, _), preview, refusal in zip(rows, previews, refusals, strict=True):
-                refused = None if refusal is None else Rejection(refusal.code, refusal.error)
-                rejection = preview.rejection or refused
+                rejection = preview.rejection or refusal
                 lines[at] = replace(lines[at], preview=preview, rejection=rejection)
         return lines
 

@@ -162,5 +162,5 @@ class _Relay:
             if refusal is None:
                 sent.append((row, record))
             else:
-                refused.append(row.refused(refusal.error))
+                refused.append(row.refused(refusal.reason))
         return sent, refused
