@@ -33,10 +33,10 @@ from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
 from duewheel.ops.changes.acceptance import require_in_force
-from duewheel.ops.changes.timer_records import TimerRecord, new_records, require_source_name
 from duewheel.ops.file_import.line_reader import FileLine, Readable, fields_in, lines_of, next_chunk
 from duewheel.ops.file_import.line_records import LINE_BYTES_MAX, record_of
 from duewheel.ops.shard.present_files import newest_progress
+from duewheel.ops.source_records import TimerRecord, new_records, require_source_name
 from duewheel.osutil.logs import shortened
 from duewheel.osutil.terminal import Advanced, unseen
 from duewheel.schemas.batches import TopicPartition

@@ -21,8 +21,8 @@ from duewheel.api.requests import NewTimer, Strict, TimerFields, octets
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
 from duewheel.ops.changes.requests import record_headers
-from duewheel.ops.changes.timer_records import TimerRecord
 from duewheel.ops.named_timer_topic import timer_topic_of
+from duewheel.ops.source_records import TimerRecord
 from duewheel.schemas.wire.single_record import Header
 
 LINE_BYTES_MAX = 16 << 20

@@ -11,8 +11,8 @@ from duewheel.client.request_headers import BY_COLUMNS, users
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, InvalidTimer
 from duewheel.ops.changes.requests import record_headers
-from duewheel.ops.changes.timer_records import TimerRecord
 from duewheel.ops.named_timer_topic import timer_topic_of
+from duewheel.ops.source_records import TimerRecord
 from duewheel.schemas.header_names import ID_BYTES_MAX, NAME_OF, Request
 
 

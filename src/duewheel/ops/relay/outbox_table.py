@@ -34,10 +34,9 @@ from psycopg.rows import args_row, scalar_row
 
 from duewheel.checkpoints.relay_position import RelayPosition
 from duewheel.errors import ConfigError, DatabaseUnavailable, Fenced, RecoveryRefused
-from duewheel.ops.file_import.line_records import LINE_BYTES_MAX
 from duewheel.ops.relay.outbox_rows import OutboxRow, RefusedRow
 
-ROW_BYTES_MAX = LINE_BYTES_MAX
+ROW_BYTES_MAX = 16 << 20
 _PART_BYTES = 8 << 20  # of memory, and of a transaction, which must end in time
 _OTHER_TOPICS = 10  # in a part, that timer.topics does not have: of its pattern, or of no topic
 _REASON_CHARS = 500  # it may quote any column

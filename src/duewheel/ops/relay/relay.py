@@ -32,11 +32,11 @@ from duewheel.errors import ConfigError, Displaced, DuewheelError, Fenced
 from duewheel.kafka.ledger.command_ledger import CommandLedger, LedgerSpec
 from duewheel.kafka.ledger.ledger_run import LedgerRun
 from duewheel.kafka.ledger.new_records import NewRecord
-from duewheel.ops.changes.timer_records import TimerRecord, new_records, require_source_name
 from duewheel.ops.connection import require_kafka
 from duewheel.ops.relay.outbox_rows import OutboxRow, RefusedRow, record_of_row
 from duewheel.ops.relay.outbox_table import OutboxTable
 from duewheel.ops.relay.relay_metrics import RelayMetrics
+from duewheel.ops.source_records import TimerRecord, new_records, require_source_name
 from duewheel.osutil.metrics_server import served
 
 _PART_ROWS = 1_000

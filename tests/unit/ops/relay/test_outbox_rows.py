@@ -13,8 +13,8 @@ from tests.harness.outbox_row import outbox_row, relay_settings
 from duewheel import factory
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.ops.changes.timer_records import TimerRecord
 from duewheel.ops.relay.outbox_rows import record_of_row
+from duewheel.ops.source_records import TimerRecord
 from duewheel.schemas.request.preview import Preview, previews_of
 
 DEBEZIUM = Path(__file__).resolve().parents[4] / "deploy/debezium/outbox.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duewheel.errors import ConfigError
-from duewheel.ops.changes.timer_records import require_source_name
+from duewheel.ops.source_records import require_source_name
 
 
 @pytest.mark.parametrize("name", ["a", "from-karafka_2.1", "x" * 200])
