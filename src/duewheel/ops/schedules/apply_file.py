@@ -85,7 +85,7 @@ def apply(
             with writer.producer(record.timer_topic) as producer:
                 written.append(write_record(settings, producer, record, stops=step.stops))
         except DuewheelError as error:
-            error.args = (f"{error}; written before: {len(written)} of {len(done)} changes",)
+            error.reword(f"{error}; written before: {len(written)} of {len(done)} changes")
             raise
     for step, taken in zip(done, await_taken(settings, written, wait_s), strict=True):
         step.taken = taken

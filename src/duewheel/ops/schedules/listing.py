@@ -25,7 +25,7 @@ from duewheel.api.schedules import NextInstants, ScheduleList, ScheduleSummary
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.deadline import Deadline
-from duewheel.errors import ConfigError, NoSuchSchedule
+from duewheel.errors import ConfigError, NoSuchSchedule, TooMuch
 from duewheel.ops.files import open_files, shard_fields
 from duewheel.ops.named_timer_topic import narrowed, timer_topic_of
 from duewheel.ops.schedules.read_before_change import LogEnds, files_to_change
@@ -234,7 +234,7 @@ def _matching(directory: DataDirectory, wanted: Mapping[str, str]) -> dict[str, 
 
 
 def _in_time(directory: DataDirectory, named: tuple[str, str]) -> Iterator[list[PendingTimer]]:
-    """Yields the copies of a name in a timer topic; ConfigError if reading them takes longer than
+    """Yields the copies of a name in a timer topic; TooMuch if reading them takes longer than
     SEARCH_S. The pass over the logs before the first part does not count: its length is no fault of
     the name's, and no other try would be shorter.
     """
@@ -244,7 +244,7 @@ def _in_time(directory: DataDirectory, named: tuple[str, str]) -> Iterator[list[
     deadline = Deadline(SEARCH_S)
     for part in chain([first], parts):
         if deadline.is_over:
-            raise ConfigError(
+            raise TooMuch(
                 f"too many schedules have the name {name!r} in {topic}: the search ended after "
                 f"{SEARCH_S:g} s; cancel this id, then set the schedule again"
             )
