@@ -125,7 +125,7 @@ class Service:
 
 
 class AtStop(Enum):
-    """What a stop of the server does about a call that has begun."""
+    """How a stop of the server treats a call that has begun."""
 
     WAITS = auto()  # waits for it
     AGAIN = auto()  # ends its wait: the request can be sent again
