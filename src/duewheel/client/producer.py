@@ -42,7 +42,7 @@ from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
 from duewheel.client.replies import AnswerReader
 from duewheel.clock import SystemClock
 from duewheel.deadline import Deadline
-from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable, Misconfigured
+from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
 from duewheel.kafka.connect.client_options import shared_out_of
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.reader import LogReader
@@ -429,7 +429,7 @@ class DelayProducer:
         `max_block_ms`, and not name it.
 
         Raises:
-            Misconfigured: there is no such topic.
+            ConfigError: there is no such topic.
             KafkaUnavailable: Kafka does not answer, or gives the topic no leader yet.
         """
         if topic in self._described:
@@ -443,11 +443,11 @@ class DelayProducer:
         self._described.add(topic)
 
     def _refuse_missing(self, topic: str) -> None:
-        """Raises Misconfigured if brokers answer, and have no such topic."""
+        """Raises ConfigError if brokers answer, and have no such topic."""
         with LogReader(self._client, [topic], partial(Deadline, _TOPIC_S)) as reader:
             known = reader.partitions()
         if not known:
-            raise Misconfigured(
+            raise ConfigError(
                 f'Kafka at {self._client.address} has no timer topic "{topic}", or this client has '
                 "no right to describe it: `duewheel init` creates those of the settings"
             )

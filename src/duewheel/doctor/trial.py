@@ -168,7 +168,7 @@ class _Trial:
     def _begun(self, key: bytes) -> KafkaProducer:
         """A new producer, with a record of this key in an open transaction."""
         producer, (topic, number) = self._open(), self._partition
-        producer.begin_transaction()
+        self._call("begin a transaction", producer.begin_transaction)
         self._call(
             "write a record",
             lambda: producer.send(topic, self._run, key, partition=number).get(),

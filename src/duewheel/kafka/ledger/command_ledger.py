@@ -157,13 +157,21 @@ class CommandLedger(Generic[P]):
             self._refusals = 0
         elif result.doubt is not None:
             has_new_refusals = before < self._refusals < _REFUSALS_MAX
-            if not (has_new_refusals or isinstance(result.doubt, TransactionTooSlow)):
+            is_slow = isinstance(result.doubt, TransactionTooSlow)
+            is_slow &= result.outcome is CommitOutcome.ABORTED
+            if not (has_new_refusals or is_slow):
                 raise result.doubt
         if result.doubt is not None:
             log.warning(
                 "transaction in doubt", outcome=result.outcome.name, reason=str(result.doubt)
             )
         return result
+
+    def takes_writes(self, records: Sequence[NewRecord]) -> bool:
+        """Whether the partitions of all records take writes, by metadata from now."""
+        self._targets.forget()
+        targets = self.resolve({record.topic for record in records})
+        return all(targets[each.topic].takes_writes(each.partition) for each in records)
 
     def close(self) -> None:
         """Closes the clients; the next `open`, or a time-out, aborts an open transaction."""

@@ -28,12 +28,26 @@ _GROWTH = 1.1  # of a transaction that was halved, by each commit
 class LedgerRun(Generic[P]):
     """One run; a dry run plans everything and writes nothing. Not thread-safe."""
 
-    def __init__(self, ledger: CommandLedger[P], *, dry_run: bool, alone: str = "") -> None:
-        """Opens the ledger. `alone`: the reason to end once another run has committed; by default
-        this one continues beside it.
+    def __init__(
+        self,
+        ledger: CommandLedger[P],
+        *,
+        dry_run: bool,
+        alone: str = "",
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Opens the ledger.
+
+        Args:
+            ledger: the command closes it.
+            dry_run: whether it writes nothing.
+            alone: the reason to end once another run has committed; by default this one continues
+                beside it.
+            is_over: whether the run ends instead of trying again in halves.
         """
         self._ledger, self._dry_run, self._alone = ledger, dry_run, alone
-        self._items_max = math.inf  # of one transaction
+        self._is_over = is_over
+        self.items_max = math.inf  # of one transaction
         self.position = ledger.open(dry_run=dry_run)
 
     def write(
@@ -50,14 +64,15 @@ class LedgerRun(Generic[P]):
                 too.
 
         Raises:
-            TransactionTooSlow: one record took too long.
+            TransactionTooSlow: one record took too long; or some of them, and the run is over, or a
+                partition takes no writes.
             PublishDoubt: another run has committed, and this one is to be `alone`.
         """
         before = self.position
         while True:
             if self._alone and self.position != before:
                 raise PublishDoubt(self._alone)
-            count = int(min(len(items), self._items_max))
+            count = int(min(len(items), self.items_max))
             records, moved, part = plan(self.position, items[:count])
             if records is None or self._dry_run:
                 self.position = moved
@@ -66,12 +81,13 @@ class LedgerRun(Generic[P]):
             assert result.position is not None, "`decode` gives the first one"
             self.position = result.position
             if result.outcome is CommitOutcome.COMMITTED:
-                self._items_max *= _GROWTH
+                self.items_max *= _GROWTH
                 return part, items[count:]
             if isinstance(result.doubt, TransactionTooSlow):
-                if len(records) < 2:
+                # A partition without a leader would let each half take as long.
+                if len(records) < 2 or self._is_over() or not self._ledger.takes_writes(records):
                     raise result.doubt
-                self._items_max = count / 2
+                self.items_max = count / 2
 
     @contextmanager
     def after(self, written: Callable[[], str]) -> Iterator[None]:

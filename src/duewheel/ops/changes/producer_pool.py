@@ -15,6 +15,7 @@ from duewheel import factory
 from duewheel.config.settings import Settings
 from duewheel.deadline import Deadline
 from duewheel.errors import InvalidTimer, Unacknowledged
+from duewheel.kafka.connect.bootstrap import require_connection
 
 CLOSE_S = 1.0
 ACKNOWLEDGED_S = 15.0  # the longest wait for Kafka to acknowledge a record
@@ -36,6 +37,7 @@ def connect_plain(settings: Settings, _: str = "") -> KafkaProducer:
     Raises:
         KafkaUnavailable: no server logs a client in.
     """
+    require_connection(settings)
     own: dict[str, Any] = {"acks": "all", "enable_idempotence": True}
     own |= {"allow_auto_create_topics": False, "max_block_ms": int(ACKNOWLEDGED_S * 1000)}
     clients = factory.kafka_clients(settings, "producer")

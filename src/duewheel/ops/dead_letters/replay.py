@@ -124,7 +124,9 @@ class _Replay:
     def run(self, letters: WantedLetters, deadline: Deadline) -> Replayed:
         """Replays these letters until the deadline. Raises as `replay`."""
         self._require_real_topic()
-        ledger_run = LedgerRun(self._ledger, dry_run=self._dry_run)
+        ledger_run = LedgerRun(
+            self._ledger, dry_run=self._dry_run, is_over=lambda: deadline.is_over
+        )
         with ledger_run.after(self._done_before):
             self._replay_all(ledger_run, letters, deadline)
         return Replayed(

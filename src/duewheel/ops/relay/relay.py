@@ -92,7 +92,8 @@ def _connected(settings: Settings, name: str, clock: factory.StoppableClock) -> 
         closing(CommandLedger(settings, spec, clock)) as ledger,
     ):
         ledger.existing([settings.state_topic, *settings.timer.topics])
-        run = LedgerRun(ledger, dry_run=False, alone="another relay of this name is at work")
+        alone, is_over = "another relay of this name is at work", clock.stopping.is_set
+        run = LedgerRun(ledger, dry_run=False, alone=alone, is_over=is_over)
         yield _Relay(settings, name, clock, table, ledger, run)
 
 
@@ -118,7 +119,9 @@ class _Relay:
 
     def _send_part(self, metrics: RelayMetrics) -> bool:
         """Sends the next rows; returns whether there were any."""
-        rows, unread = self._table.next_rows(self._run.position, _PART_ROWS)
+        # The table divides a part of a bounded number of rows equally among the timer topics.
+        rows_max = int(min(_PART_ROWS, self._run.items_max))
+        rows, unread = self._table.next_rows(self._run.position, rows_max)
 
         def plan(
             position: RelayPosition, rows: Sequence[OutboxRow]

@@ -93,7 +93,8 @@ class PresentFilesWatch:
                     seen = reader.newest()
                     self._note(None if seen is None else seen.progress)
                     error_before = ""
-                except DuewheelError as error:
+                except (DuewheelError, OSError) as error:
+                    # The last verdict stays: so outdated files are not served meanwhile.
                     if str(error) != error_before and not ending.is_set():
                         error_before = str(error)
                         log.warning("the shard's progress cannot be read", reason=error_before)
@@ -154,7 +155,7 @@ def _refusal(settings: Settings, progress: Progress) -> _Refusal | None:
             require_not_sealed(progress)
         except RecoveryRefused as removed:
             return _Refusal(Reassigned, str(removed), is_removal=True)
-    with suppress(DuewheelError, OSError), open_state(settings) as state:  # reads have the reason
+    with suppress(DuewheelError), open_state(settings) as state:  # reads have the reason
         mirror = state.mirror()
         if mirror is None:
             return None

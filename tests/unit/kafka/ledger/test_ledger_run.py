@@ -40,6 +40,10 @@ class Scripted:
     written: list[tuple[int, At]] = field(default_factory=list)
     opened_dry: bool | None = None
     position: At = At(3)
+    leaderless: bool = False
+
+    def takes_writes(self, _: Sequence[NewRecord]) -> bool:
+        return not self.leaderless
 
     def open(self, *, dry_run: bool) -> At:
         self.opened_dry = dry_run
@@ -127,6 +131,16 @@ def test_one_record_that_takes_too_long_ends_the_run() -> None:
     with pytest.raises(TransactionTooSlow):
         run_over(ledger).write([3, 4, 5], PartPlan())
     assert [count for count, _ in ledger.written] == [3, 1]
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_no_halves_once_the_run_is_over_or_a_partition_takes_no_writes(over: bool) -> None:
+    """Ten of them would each take a deadline."""
+    ledger = Scripted(most=0, leaderless=not over)
+    run = LedgerRun(cast("CommandLedger[At]", ledger), dry_run=False, is_over=lambda: over)
+    with pytest.raises(TransactionTooSlow):
+        run.write([3, 4, 5], PartPlan())
+    assert [count for count, _ in ledger.written] == [3]
 
 
 def test_without_the_outcome_nothing_is_tried_again() -> None:
