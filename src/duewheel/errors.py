@@ -123,7 +123,7 @@ class TooMuch(ConfigError):
 
 
 class NoReceipts(ConfigError):
-    """No topic for receipts is set, so that there are none."""
+    """The settings name no topic for receipts."""
 
     problem = Problem(404, "no_receipts")
 
@@ -263,7 +263,6 @@ class PublishDoubt(DuewheelError):
     """
 
     problem = Problem(503, "kafka_unavailable")
-
     retriable = True
 
     def __init__(self, text: str, *, was_begun: bool = True) -> None:
@@ -283,7 +282,6 @@ class RecoveryPending(DuewheelError):
     """Dequeue has decided on a recovery of the files: this ingest must restart."""
 
     problem = Problem(503, "recovering")
-
     retriable = True
 
 
@@ -291,7 +289,6 @@ class IngestBehind(DuewheelError):
     """Ingest has not read all records yet that a change depends on; nothing was written."""
 
     problem = Problem(503, "ingest_behind")
-
     retriable = True
 
 

@@ -18,7 +18,6 @@ from typing import Generic, TypeVar
 import numpy as np
 import structlog
 from kafka import KafkaAdminClient
-from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -29,6 +28,7 @@ from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.new_records import NewRecord, parts_of
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.progress.newest import newest_record
+from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.kafka.targets.described_targets import DescribedTargets, require_usable
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
 from duewheel.kafka.transaction_errors import REFUSED, doubt_of
@@ -74,7 +74,7 @@ class CommandLedger(Generic[P]):
     def __init__(self, settings: Settings, spec: LedgerSpec[P], clock: Clock) -> None:
         """Opens an admin client, and no producer."""
         self._spec, self._clock = spec, clock
-        self._partition = KafkaPartition(settings.state_topic, 0)
+        self._partition = state_partition(settings.state_topic, 0)
         self._clients = KafkaClients(settings.kafka.client_options("consumer"))
         self._limits = shard_settings.publisher_limits(settings)
         self._refusal_limits = RefusalLimits()
@@ -187,7 +187,7 @@ class CommandLedger(Generic[P]):
         if isinstance(doubt, Displaced):
             raise doubt  # to take the id back would fence the other run
         try:
-            self._producer.open([self._partition.topic], self._limits.starting())
+            self._producer.open([self._partition[0]], self._limits.starting())
             return self._read()
         except KafkaUnavailable as error:
             raise doubt or error from None
@@ -200,7 +200,7 @@ class CommandLedger(Generic[P]):
                 why = f"topic {topic!r} takes no writes: {target.closed_by}"
                 raise KafkaUnavailable(f"{self._spec.command}: {why}")
         parts = parts_of(records, lambda topic: targets[topic].batch_bytes)
-        batches = [(KafkaPartition(part.topic, part.partition), part.batch) for part in parts]
+        batches = [((part.topic, part.partition), part.batch) for part in parts]
         # In the same transaction: a kill would skip records if it were written before them, and
         # repeat some if it were written after them.
         batches.append((self._partition, single(self._spec.key, position.encode())))

@@ -203,10 +203,12 @@ def read_patiently(read: Callable[[], T]) -> T:
     async def made() -> T:
         return read()
 
-    async def sleep(seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - in no event loop
+    return completed(patiently(made, READ_PAUSES_S, sleep_in_thread))
 
-    return completed(patiently(made, READ_PAUSES_S, sleep))
+
+async def sleep_in_thread(seconds: float) -> None:
+    """Waits in the thread of `completed`."""
+    time.sleep(seconds)  # noqa: ASYNC251 - in no event loop
 
 
 def _matching(directory: DataDirectory, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:

@@ -7,7 +7,6 @@ and nothing else, and `completed` runs those of a command.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -68,7 +67,7 @@ class BlockingCalls:
         return polled(partial(is_so, self.settings), within_s)
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - in no event loop
+        await listing.sleep_in_thread(seconds)
 
 
 async def change(
@@ -102,9 +101,8 @@ async def put(calls: StepCalls, name: str, new: NewSchedule) -> WrittenSchedule:
     def written(writer: TimerWriter, *, may_add: bool = False) -> WrittenSchedule:
         return changes.put(writer, name, new, ends, may_add=may_add)
 
-    replace, add = (
-        partial(calls.write, each) for each in (written, partial(written, may_add=True))
-    )
+    replace = partial(calls.write, written)
+    add = partial(calls.write, partial(written, may_add=True))
     return await listing.patiently(replace, listing.READ_PAUSES_S, calls.sleep, add)
 
 
