@@ -137,7 +137,7 @@ class UnavailablePartitions:
             self._failures[partition] = _Failure(times, self._now_s() + self._verdict_of(times))
         self._fresh.clear()
         self._foreign.note_commit()
-        if not self._logged:
+        if not (self._failures or self._logged):  # the log may have dropped a topic
             return
         written = set(partitions)
         if recovered := [each for each in written if self.has_failed(each)]:

@@ -19,6 +19,7 @@ from tests.harness.deliveries import rows
 from duewheel.deadline import Deadline
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.targets import unavailable_partitions
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX, TargetCatalog
 from duewheel.kafka.targets.described_targets import DescribedTargets
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
@@ -157,6 +158,18 @@ def test_a_failed_partition_takes_no_writes_until_rows_for_it_are_published() ->
     assert asked.recall(["t"])["t"].batch_bytes == size, "batches stay as large"
     failures.note_success([("t", 1)])
     assert look_up(asked, cluster, "t")["t"].unavailable == frozenset()
+
+
+def test_a_partition_recovers_also_if_the_log_has_dropped_its_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unavailable_partitions, "_LOGGED_MAX", 1)
+    failures = UnavailablePartitions()
+    failures.note_failures([(("a", 0), "no answer"), (("b", 0), "no answer")])
+    failures.note_success([("b", 0)])
+    assert failures.has_failed(("a", 0))
+    failures.note_success([("a", 0)])
+    assert not failures.has_failed(("a", 0)), "its next failure would count as a second one"
 
 
 def test_only_the_catalog_of_deliveries_logs_the_fate_of_timers() -> None:
