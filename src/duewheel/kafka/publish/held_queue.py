@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -237,18 +238,20 @@ def split(
 
     Args:
         topic_ids: Kafka's ids of the timer topics whose offsets the copies name.
-        end: gives the end of the state topic's partition: the records will be there or later.
+        end: reads the end of the state topic's partition: all of the records will be there or
+            later. Called once at most.
     """
     if not closed and not held:
         return Split(parts, (), held)
     now, records, waits = list[Part](), list[tuple[bytes, bytes]](), dict(held)
+    start = cache(end)
     for part in parts:
         partition = part.topic, part.partition
         if partition not in closed and partition not in waits:
             now.append(part)
             continue
         assert len(part.batch.body) <= COPY_BYTES_MAX, "fate.py has seen to it"
-        before = waits.get(partition) or Held(end(), 0)
+        before = waits.get(partition) or Held(start(), 0)
         value = value_of(part.batch, topic_ids.get(partition[0]))
         records.append((key_of(partition, before), value))
         waits[partition] = Held(before.start_offset, before.copies + part.batch.count)

@@ -166,6 +166,23 @@ def test_copies_for_many_partitions_are_held_by_few_batches(size: int, batches: 
     assert records == [(place, body) for place in places]
 
 
+def test_the_end_of_the_state_topic_is_read_once_for_all_partitions_and_only_if_needed() -> None:
+    """A read is a round trip, and a transaction may have 2,000 partitions."""
+    reads = list[int]()
+
+    def end() -> int:
+        reads.append(7)
+        return 7
+
+    places = [("timers", number) for number in range(2_000)]
+    parts = [part(place, b"1") for place in places for _ in range(2)]
+    found = split(parts, set(places), {}, {}, end)
+    assert found.held == dict.fromkeys(places, Held(7, 2))
+    assert reads == [7]
+    split(parts, set(places), found.held, {}, end)
+    assert reads == [7], "the copies of each wait already"
+
+
 def test_no_more_is_moved_at_once_than_a_transaction_takes() -> None:
     topic = StateTopic()
     large = [bytes([n]) * (1 << 20) for n in range(9)]
