@@ -5,8 +5,9 @@
   kafka-python would leave a socket open and a thread running.
 - No error text contains the value of a secret setting.
 
-Importing this module gives kafka-python, also the application's own clients, a fast checksum. Alone
-it computes CRC-32C in Python, thousands of times slower, unless the LGPL package crc32c is there.
+The first KafkaClients gives kafka-python, also the application's own clients, a fast checksum.
+Alone it computes CRC-32C in Python, thousands of times slower, unless the LGPL package crc32c is
+there.
 """
 
 from __future__ import annotations
@@ -34,10 +35,6 @@ from duewheel.kafka.connect.client_options import ClientOptions
 from duewheel.kafka.connect.network_client import NetworkClient
 from duewheel.schemas.wire.crc32c import crc32c
 
-# Both names are kafka-python's own: a release without them computes its checksums as it likes.
-if getattr(util, "crc32c_c", crc32c) is None and hasattr(default_records, "calc_crc32c"):
-    default_records.calc_crc32c = crc32c
-
 T = TypeVar("T")
 Client = TypeVar("Client", KafkaAdminClient, KafkaConsumer, KafkaProducer)
 
@@ -51,7 +48,6 @@ _CLOSE_DEADLINE_S = 5.0
 _REASON_AFTER_S = 1.5  # after which a client that is not connected asks why
 LOGIN_S = 10.0  # for one attempt to log in
 
-
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +58,15 @@ class _NoSettings(logging.Filter):
         return "with configuration" not in str(record.msg)
 
 
-logging.getLogger("kafka.admin.client").addFilter(_NoSettings())
+_NO_SETTINGS = _NoSettings()
+
+
+def _adapt_kafka_python() -> None:
+    """Gives kafka-python the checksum and the filter; again without effect."""
+    # Both names are kafka-python's own: a release without them computes its checksums as it likes.
+    if getattr(util, "crc32c_c", crc32c) is None and hasattr(default_records, "calc_crc32c"):
+        default_records.calc_crc32c = crc32c
+    logging.getLogger("kafka.admin.client").addFilter(_NO_SETTINGS)
 
 
 class KafkaClients:
@@ -71,6 +75,7 @@ class KafkaClients:
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Checks the options as ClientOptions does; connects nothing."""
         self.options = ClientOptions(options)
+        _adapt_kafka_python()
 
     @property
     def address(self) -> str:
@@ -112,6 +117,8 @@ class KafkaClients:
             yield
         except DuewheelError:
             raise
+        # kafka-python raises RuntimeError for a client that was closed beside the call, and if the
+        # cluster has no controller.
         except (KafkaError, DeadlineExceeded, OSError, RuntimeError) as error:
             kind = Misconfigured if isinstance(error, _MISCONFIGURED) else KafkaUnavailable
             explained = kind(f"Kafka at {self.address}: {what}: {self.explain(error)}")
