@@ -32,7 +32,7 @@ from tests.harness.topics import alter
 from duewheel.checkpoints.config_epochs import Epochs
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import PartitionProgress, Progress
-from duewheel.kafka.publish.held_queue import BATCHES_AT_ONCE, split
+from duewheel.kafka.publish.held_queue import BATCHES_AT_ONCE, hold_closed
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.wire.single_record import single
 from duewheel.wheel.dequeue_config import DequeueConfig
@@ -339,7 +339,7 @@ def test_thousands_of_held_batches_are_moved_by_many_transactions(
     """All in one would run out of time, again and again, and hold up the shard."""
     count, place = 3_000, (shard.topics.timers, 0)
     copies = [Part(*place, single(b"%d" % n, bytes(250)), None) for n in range(count)]
-    written = split(copies, {place}, {}, {}, lambda: 0)
+    written = hold_closed(copies, {place}, {}, {}, lambda: 0)
     assert len(written.records) == 2, "they are written soon"
     epochs = Epochs.first(DequeueConfig(0, 1, {}).slot_values(WHEEL))
     parts = {place: PartitionProgress(5, 0)}

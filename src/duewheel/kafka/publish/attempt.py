@@ -19,8 +19,8 @@ from duewheel.kafka.publish.held_queue import (
     Bounds,
     Moved,
     closed_to_copies,
-    moved,
-    split,
+    fetch_moves,
+    hold_closed,
 )
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.schemas.batches import Deliveries, TopicPartition
@@ -61,8 +61,8 @@ class AttemptMaker:
         deadline = self._session.preparing(len(topics))
         with self._reader.bounded_by(deadline):
             if progress.held or returning:
-                moves, closed = self._moved(admin, parts, returning, progress, deadline)
-            batches = split(parts, closed, moves.held, progress.topic_ids, self._state_end)
+                moves, closed = self._fetch_moves(admin, parts, returning, progress, deadline)
+            batches = hold_closed(parts, closed, moves.held, progress.topic_ids, self._state_end)
         parts = [*moves.parts, *batches.now]  # the older copies first: new ones may not overtake
         topics_sent = dict.fromkeys(part.topic for part in parts)
         self._session.producer.warm_metadata(topics_sent, deadline)
@@ -82,7 +82,7 @@ class AttemptMaker:
         (end,) = self._reader.ends([self._state_partition], committed=False).values()
         return end
 
-    def _moved(
+    def _fetch_moves(
         self,
         admin: KafkaAdminClient,
         parts: Sequence[Part],
@@ -90,8 +90,8 @@ class AttemptMaker:
         progress: Progress,
         deadline: Deadline,
     ) -> tuple[Moved, set[TopicPartition]]:
-        """The held copies that are moved, and the timer partitions that are closed to copies:
-        among those with held copies, and those that get some now.
+        """Reads the held copies that are moved. Beside them the timer partitions that are closed to
+        copies: among those with held copies, and those that get some now.
         """
         partitions = returning.union(progress.held)
         targets = self._catalog.resolve(admin, {topic for topic, _ in partitions}, deadline)
@@ -102,7 +102,7 @@ class AttemptMaker:
         closed = closed_to_copies(partitions, targets, progress, ends)
         free = progress.held.keys() - closed
         bounds = Bounds.beside(parts, self._moves_max)
-        return moved(self._reader, self._state_partition, progress, free, bounds), closed
+        return fetch_moves(self._reader, self._state_partition, progress, free, bounds), closed
 
 
 def batches_of(

@@ -23,7 +23,7 @@ from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.progress.broker_clock import broker_now_ms
 from duewheel.kafka.progress.shard_progress import ShardProgress
 from duewheel.kafka.progress.state_topic import state_partition
-from duewheel.kafka.publish.transactional_ids import TransactionalIds, settled
+from duewheel.kafka.publish.transactional_ids import TransactionalIds, settle_ids
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.targets.described_targets import require_usable
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
@@ -137,7 +137,7 @@ class FencedSession:
             found = self._read(deadline, past_open=True)
             return self.shard_progress.ids
 
-        settled(self.shard_progress.ids, take, read, lambda ids: self._claim(found, ids))
+        settle_ids(self.shard_progress.ids, take, read, lambda ids: self._claim(found, ids))
         self.ids.note_settled()
         return found
 

@@ -105,14 +105,14 @@ class Bounds:
         return cls(batches + len(parts), _BYTES_AT_ONCE + own)
 
 
-def moved(
+def fetch_moves(
     reader: LogReader,
     state_partition: TopicPartition,
     progress: Progress,
     free: Collection[TopicPartition],
     bounds: Bounds,
 ) -> Moved:
-    """The oldest copies for open partitions, as many as one transaction takes.
+    """Reads the oldest copies for open partitions, as many as one transaction takes.
 
     Args:
         state_partition: the shard's partition of the state topic.
@@ -218,7 +218,7 @@ def _above(held: Held, offset: int) -> Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Holding:
     """Batches of a transaction: those to send now, and those to hold."""
 
     now: Sequence[Part]
@@ -226,13 +226,13 @@ class Split:
     held: Mapping[TopicPartition, Held]  # after the commit
 
 
-def split(
+def hold_closed(
     parts: Sequence[Part],
     closed: Collection[TopicPartition],
     held: Mapping[TopicPartition, Held],
     topic_ids: Mapping[str, str],
     end: Callable[[], int],
-) -> Split:
+) -> Holding:
     """Turns batches for closed partitions into records of the state topic; also batches for
     partitions with held copies, which they would overtake.
 
@@ -242,7 +242,7 @@ def split(
             later. Called once at most.
     """
     if not closed and not held:
-        return Split(parts, (), held)
+        return Holding(parts, (), held)
     now, records, waits = list[Part](), list[tuple[bytes, bytes]](), dict(held)
     start = cache(end)
     for part in parts:
@@ -255,7 +255,7 @@ def split(
         value = value_of(part.batch, topic_ids.get(partition[0]))
         records.append((key_of(partition, before), value))
         waits[partition] = Held(before.start_offset, before.copies + part.batch.count)
-    return Split(now, list(batches(records, _HELD_BATCH_BYTES)), waits)
+    return Holding(now, list(batches(records, _HELD_BATCH_BYTES)), waits)
 
 
 def log_held(before: Collection[TopicPartition], after: Collection[TopicPartition]) -> None:

@@ -71,7 +71,7 @@ class Ending:
         )
 
 
-def settled(
+def settle_ids(
     named: tuple[int, ...],
     take: Callable[[tuple[int, ...]], tuple[int, ...]],
     read: Callable[[], tuple[int, ...]],

@@ -36,7 +36,7 @@ from duewheel.kafka.publish.held_queue import (
     Bounds,
     as_first_copies,
     closed_to_copies,
-    split,
+    hold_closed,
     taken_batches,
 )
 from duewheel.runtime.shard_facts import ShardFacts
@@ -76,7 +76,7 @@ class StateTopic:
 
     def keep(self, *parts: Part, closed: set[TopicPartition]) -> list[Part]:
         topic_ids = {place[0]: OLD_ID for place in (P0, P1)}
-        found = split(parts, closed, self.held, topic_ids, lambda: self.end)
+        found = hold_closed(parts, closed, self.held, topic_ids, lambda: self.end)
         for record in found.records:
             self._append(record)
         self.held = found.held
@@ -154,7 +154,7 @@ def test_copies_for_many_partitions_are_held_by_few_batches(size: int, batches: 
     """Kafka-python sends the batches of the state topic one after the other."""
     places = [("timers", number) for number in range(500)]
     body = bytes(size)
-    found = split([part(p, body, 2) for p in places], set(places), {}, {}, lambda: 7)
+    found = hold_closed([part(p, body, 2) for p in places], set(places), {}, {}, lambda: 7)
     assert found.held == {place: Held(7, 2) for place in places}
     assert len(found.records) == batches
     assert max(len(record.body) for record in found.records) < max(512 * 1024, size + 100)
@@ -176,10 +176,10 @@ def test_the_end_of_the_state_topic_is_read_once_for_all_partitions_and_only_if_
 
     places = [("timers", number) for number in range(2_000)]
     parts = [part(place, b"1") for place in places for _ in range(2)]
-    found = split(parts, set(places), {}, {}, end)
+    found = hold_closed(parts, set(places), {}, {}, end)
     assert found.held == dict.fromkeys(places, Held(7, 2))
     assert reads == [7]
-    split(parts, set(places), found.held, {}, end)
+    hold_closed(parts, set(places), found.held, {}, end)
     assert reads == [7], "the copies of each wait already"
 
 

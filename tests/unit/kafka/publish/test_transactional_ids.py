@@ -19,7 +19,7 @@ from duewheel.deadline import STOP_GRACE_S, Deadline
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.publish.transactional_ids import Ending, TransactionalIds, settled
+from duewheel.kafka.publish.transactional_ids import Ending, TransactionalIds, settle_ids
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
 
@@ -237,7 +237,7 @@ def explore(settle: Settled, count: int, starts: int, commits: int) -> int:
     ],
 )
 def test_one_process_can_commit(count: int, starts: int, commits: int) -> None:
-    assert explore(settled, count, starts, commits) > 10_000
+    assert explore(settle_ids, count, starts, commits) > 10_000
 
 
 def unnamed(
