@@ -59,7 +59,7 @@ class TransactionLimits:
         """The deadline of a start, which may look up so many topics."""
         return Deadline(self.start_deadline_s + _TOPIC_S * topics, stopping)
 
-    def preparing(self, topics: int, stopping: threading.Event | None = None) -> Deadline:
+    def preparing(self, stopping: threading.Event | None = None, topics: int = 0) -> Deadline:
         """The deadline for the metadata of so many topics. It grows with them, or a chunk with very
         many would fail for ever.
         """

@@ -204,7 +204,7 @@ class CommandLedger(Generic[P]):
         # In the same transaction: a kill would skip records if it were written before them, and
         # repeat some if it were written after them.
         batches.append((self._partition, single(self._spec.key, position.encode())))
-        deadline = self._limits.preparing(len(targets))
+        deadline = self._limits.preparing(topics=len(targets))
         note = partial(self._note_refusals, parts)
         try:
             self._producer.warm_metadata(targets, deadline)

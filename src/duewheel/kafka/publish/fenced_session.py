@@ -173,7 +173,7 @@ class FencedSession:
 
     def preparing(self, topics: int) -> Deadline:
         """The deadline for preparing a transaction with so many topics."""
-        return self._limits.preparing(topics, self._stopping)
+        return self._limits.preparing(self._stopping, topics)
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """See Publisher."""
