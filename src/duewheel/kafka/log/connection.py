@@ -140,7 +140,12 @@ class LogConnection:
         committed: bool,
         missing_ok: bool = False,
     ) -> dict[TopicPartition, int]:
-        """An offset of each partition, as `ask`."""
+        """An offset of each partition, `at` as for `ask`; waits for those that do not answer now.
+
+        Raises:
+            KafkaUnavailable: the deadline has passed, or the failure of one is not retriable.
+            Misconfigured: a right is missing.
+        """
         deadline, missing = self._begin(), list(partitions)
         offsets: dict[TopicPartition, int] = {}
         if self._add_topics(missing):

@@ -153,8 +153,9 @@ class LeaderRequests:
         """An offset of each partition.
 
         Args:
-            at: EARLIEST: the log's start. LATEST: its end.
-            committed: the end is the last stable offset.
+            at: EARLIEST: the log's start. LATEST: its end. Else epoch ms: the first offset of
+                that time or a later one, -1 if there is none.
+            committed: the end is the last stable offset, and only offsets below it count.
         """
         entries = {
             (topic, number): _OffsetsPartition(partition_index=number, timestamp=at)
