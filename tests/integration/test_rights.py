@@ -20,7 +20,7 @@ from tests.harness.shared_broker import WITH_ACLS
 
 from duewheel.dev.broker import DevBroker
 from duewheel.java.find import Java
-from duewheel.kafka.targets import described_targets
+from duewheel.kafka.targets import target_cache
 
 pytestmark = pytest.mark.kafka
 
@@ -53,9 +53,9 @@ def test_a_timer_topic_rests_once_a_second_of_its_targets_loses_the_right(
     secured: DevBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the first one only the timers for that target are dead letters."""
-    monkeypatch.setattr(described_targets, "_MISSING_AGE_S", 0.5)
+    monkeypatch.setattr(target_cache, "_MISSING_AGE_S", 0.5)
     monkeypatch.setattr(
-        described_targets, "_AGE_S", 300
+        target_cache, "_AGE_S", 300
     )  # else a slow host looks again before the refusal
     with (
         shard_of_two_teams(tmp_path, secured) as shard,

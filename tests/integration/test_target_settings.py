@@ -36,7 +36,7 @@ from tests.soak.cluster import Cluster
 from duewheel.config.settings import load
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.publish.transactional_ids import TransactionalIds
-from duewheel.kafka.targets.describe_targets import SETTINGS
+from duewheel.kafka.targets.target_describer import SETTINGS
 from duewheel.schemas.wire.single_record import Header
 
 pytestmark = pytest.mark.kafka

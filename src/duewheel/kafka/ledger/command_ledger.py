@@ -29,8 +29,8 @@ from duewheel.kafka.ledger.new_records import NewRecord, parts_of
 from duewheel.kafka.ledger.transactional_producer import TransactionalProducer
 from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
-from duewheel.kafka.targets.described_targets import DescribedTargets, require_usable
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
+from duewheel.kafka.targets.target_cache import TargetCache, require_usable
 from duewheel.kafka.transaction_errors import REFUSED, doubt_of
 from duewheel.schemas.request.preview import Rejection
 from duewheel.schemas.wire.single_record import single
@@ -78,7 +78,7 @@ class CommandLedger(Generic[P]):
         self._clients = KafkaClients(settings.kafka.client_options("consumer"))
         self._limits = shard_settings.publisher_limits(settings)
         self._refusal_limits = RefusalLimits()
-        self._targets = DescribedTargets(self._clients, self._limits, self._refusal_limits)
+        self._targets = TargetCache(self._clients, self._limits, self._refusal_limits)
         self._ledger = Ledger(self._start, self._publish)
         transactional_id = f"{settings.app.id}.{spec.name}"
         self._producer = TransactionalProducer(self._clients, transactional_id, self._limits)

@@ -25,7 +25,7 @@ from duewheel.kafka.progress.shard_progress import ShardProgress
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.kafka.publish.transactional_ids import TransactionalIds, settle_ids
 from duewheel.kafka.targets.catalog import TargetCatalog
-from duewheel.kafka.targets.described_targets import require_usable
+from duewheel.kafka.targets.target_cache import require_usable
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition

@@ -62,9 +62,9 @@ from duewheel.kafka.publish.fenced_session import FencedSession, ShardNames
 from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import TargetCatalog
-from duewheel.kafka.targets.described_targets import DescribedTargets
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
 from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics, WhenToRest
+from duewheel.kafka.targets.target_cache import TargetCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_errors import FENCED, PartitionRefusesId, doubt_of
 from duewheel.kafka.transaction_limits import TransactionLimits
@@ -136,8 +136,8 @@ class KafkaPublisher:
             note=lambda topics: self._note(self._obstacles._replace(targets=topics)),
         )
         self._refusals = RefusalLimits()
-        described = DescribedTargets(self._clients, self._limits, self._refusals, compression)
-        self._catalog = TargetCatalog(described, self._unavailable)
+        cache = TargetCache(self._clients, self._limits, self._refusals, compression)
+        self._catalog = TargetCatalog(cache, self._unavailable)
         self._resting = RestingTimerTopics(
             lambda topics: self._note(self._obstacles._replace(timer_topics=topics))
         )

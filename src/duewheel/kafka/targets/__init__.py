@@ -1,5 +1,5 @@
-"""Targets: `described_targets` caches the limits of their topics, which `describe_targets` asks
-Kafka for and `refusal_limits` keeps from refused batches.
+"""Targets: `target_describer` asks Kafka for the limits of their topics, `refusal_limits` keeps
+those that refused batches have shown; `target_cache` caches both.
 
 `catalog` has those of deliveries: `background_lookups` fetches the others beside transactions;
 `unavailable_partitions` decides which of their partitions take no writes for now, `new_partitions`

@@ -1,5 +1,5 @@
-"""The targets of deliveries: as they are described (described_targets.py), with the partitions that
-take no writes for now (unavailable_partitions.py), whose rows are parked.
+"""The targets of deliveries: as they are cached (target_cache.py), with the partitions that take no
+writes for now (unavailable_partitions.py), whose rows are parked.
 
 They are fetched before a transaction begins. It waits for some names only, those of topics that
 were known first, and for others a tenth of the time at most. The rest is looked up in a thread
@@ -18,7 +18,7 @@ from kafka import KafkaAdminClient
 from duewheel.deadline import Deadline
 from duewheel.kafka.targets.background_lookups import BackgroundLookups, for_now
 from duewheel.kafka.targets.costly_targets import CostlyLog
-from duewheel.kafka.targets.described_targets import DescribedTargets
+from duewheel.kafka.targets.target_cache import TargetCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.targets.work_rests import WorkRest
 from duewheel.wheel.target_rules import Target
@@ -28,7 +28,8 @@ LOOKUPS_MAX = 100
 
 
 class TargetCatalog:
-    """Targets of deliveries by topic. One thread owns it; any thread may use `recall`.
+    """Targets of deliveries by topic, by the calls of TargetCache. One thread owns it; any thread
+    may use `recall`.
 
     Example:
         targets = catalog.resolve(admin, ["orders", "nowhere"], deadline)
@@ -37,11 +38,11 @@ class TargetCatalog:
 
     def __init__(
         self,
-        described: DescribedTargets,
+        cache: TargetCache,
         unavailable: UnavailablePartitions,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._described, self._unavailable, self._now_s = described, unavailable, now_s
+        self._cache, self._unavailable, self._now_s = cache, unavailable, now_s
         self._costly_log = CostlyLog()
         self._rest_of_new = WorkRest(now_s)  # from waits for names that were not known
         self._background = BackgroundLookups()
@@ -63,21 +64,21 @@ class TargetCatalog:
             KafkaUnavailable: no answer, or a topic without a leader just now.
         """
         taken = self._background.take()
-        self._described.store(taken)
-        targets = self._described.cached(topics)
+        self._cache.store(taken)
+        targets = self._cache.cached(topics)
         missing = [topic for topic, target in targets.items() if target is None]
         needed = set(missing if needed is None else needed)
         now, later = self._now_and_later(missing, needed)
         began_s = self._now_s()
-        has_new = any(not self._described.was_usable(topic) for topic in now if topic not in needed)
-        fetched = self._described.fetch(admin, now, deadline)
+        has_new = any(not self._cache.was_usable(topic) for topic in now if topic not in needed)
+        fetched = self._cache.fetch(admin, now, deadline)
         if has_new:
             # A producer that invents names would otherwise hold up each transaction.
             self._rest_of_new.note_duration(self._now_s() - began_s)
         self._costly_log.log_new(taken | fetched)
-        old = {topic: for_now(self._described.recent(topic)) for topic in later}
-        self._background.add(later, partial(self._described.describe, admin))
-        found = self._with_failures(self._described.as_now(targets | fetched | old))
+        old = {topic: for_now(self._cache.recent(topic)) for topic in later}
+        self._background.add(later, partial(self._cache.describe, admin))
+        found = self._with_failures(self._cache.as_now(targets | fetched | old))
         self._unavailable.on_metadata(found)
         return found
 
@@ -90,7 +91,7 @@ class TargetCatalog:
             if topic in needed:
                 first.append(topic)
             else:
-                (known if self._described.was_usable(topic) else new).append(topic)
+                (known if self._cache.was_usable(topic) else new).append(topic)
         if self._rest_of_new.goes_on:
             return [*first, *known[:LOOKUPS_MAX]], [*known[LOOKUPS_MAX:], *new]
         optional = [*known, *new]
@@ -98,7 +99,7 @@ class TargetCatalog:
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """The targets of cached topics, expired or not; fetches nothing."""
-        return self._with_failures(self._described.recall(topics))
+        return self._with_failures(self._cache.recall(topics))
 
     def _with_failures(self, targets: dict[str, Target]) -> dict[str, Target]:
         with_failures = self._unavailable.with_failures
@@ -106,5 +107,5 @@ class TargetCatalog:
 
     def forget(self) -> None:
         """Lets all metadata expire; limits that refusals have shown are kept."""
-        self._described.forget()
+        self._cache.forget()
         self._background.forget()

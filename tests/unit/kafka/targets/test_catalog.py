@@ -21,8 +21,8 @@ from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.targets import unavailable_partitions
 from duewheel.kafka.targets.catalog import LOOKUPS_MAX, TargetCatalog
-from duewheel.kafka.targets.described_targets import DescribedTargets
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
+from duewheel.kafka.targets.target_cache import TargetCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.columns import binary
@@ -72,8 +72,8 @@ def catalog(
     refusals: RefusalLimits | None = None,
     now_s: Callable[[], float] = lambda: 0.0,
 ) -> TargetCatalog:
-    described = DescribedTargets(KafkaClients({}), limits, refusals or RefusalLimits(), now_s=now_s)
-    return TargetCatalog(described, unavailable or UnavailablePartitions(), now_s)
+    cache = TargetCache(KafkaClients({}), limits, refusals or RefusalLimits(), now_s=now_s)
+    return TargetCatalog(cache, unavailable or UnavailablePartitions(), now_s)
 
 
 def look_up(asked: TargetCatalog, cluster: MetadataClient, *names: str) -> dict[str, Target]:
@@ -181,9 +181,9 @@ def test_only_the_catalog_of_deliveries_logs_the_fate_of_timers() -> None:
             return {"topic": {each.name: {"flush.messages": flush} for each in resources}}
 
     cluster: Any = Flushing({"t": topic(partition(0, leader=-1))}, {})
-    described = DescribedTargets(KafkaClients({}), LIMITS, RefusalLimits())
+    cache = TargetCache(KafkaClients({}), LIMITS, RefusalLimits())
     with capture_logs() as lines:
-        assert described.resolve(cluster, ["t"], Deadline(10))["t"].unavailable == {0}
+        assert cache.resolve(cluster, ["t"], Deadline(10))["t"].unavailable == {0}
     assert lines == []
     with capture_logs() as lines:
         look_up(catalog(), cluster, "t")

@@ -1,4 +1,4 @@
-"""Caches targets as Kafka's metadata (describe_targets.py) and refused batches (refusal_limits.py)
+"""Caches targets as Kafka's metadata (target_describer.py) and refused batches (refusal_limits.py)
 show them.
 
 Entries expire, sooner for missing topics and those with partitions that take no writes: so a topic
@@ -21,8 +21,8 @@ from duewheel.deadline import Deadline
 from duewheel.errors import Misconfigured
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.compression import Compression
-from duewheel.kafka.targets.describe_targets import NONE_SUCH, TargetDescriber
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
+from duewheel.kafka.targets.target_describer import NONE_SUCH, TargetDescriber
 from duewheel.kafka.targets.ttl_cache import TtlCache
 from duewheel.kafka.topics.description import requests_of
 from duewheel.kafka.transaction_limits import TransactionLimits
@@ -34,13 +34,13 @@ _MISSING_AGE_S = 10.0  # the same of a topic that does not exist
 _MISSING_MAX = 100_000  # names, some 40 MB: answered before their rows come again
 
 
-class DescribedTargets:
+class TargetCache:
     """Targets by topic, cached.
 
     One thread owns it. Any may use `describe`, and `recall`, which reads one entry at a time.
 
     Example:
-        targets = described.resolve(admin, ["orders", "nowhere"], deadline)
+        targets = cache.resolve(admin, ["orders", "nowhere"], deadline)
         targets["nowhere"].refusal          # Reason.UNKNOWN_TARGET_TOPIC
     """
 
