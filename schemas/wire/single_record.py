@@ -11,6 +11,7 @@ from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.varint import varint
 
 Header = tuple[str, bytes | None]
+Content = tuple[bytes | None, bytes | None, Sequence[Header]]  # of a record: key, value, headers
 
 
 def framed(value: bytes | None) -> bytes:
@@ -44,16 +45,16 @@ def several(keys: Sequence[bytes], value: bytes | None, headers: Sequence[Header
     return _batch([encode(delta, key, value, headers) for delta, key in enumerate(keys)])
 
 
-def batches(records: Iterable[tuple[bytes, bytes]], bytes_max: int) -> Iterator[Batch]:
-    """Batches of records with these keys and values, in their order. A record that has more than
-    `bytes_max` even alone gets a larger batch of its own.
+def batches(records: Iterable[Content], bytes_max: int) -> Iterator[Batch]:
+    """Batches of records, in their order. A record that has more than `bytes_max` even alone gets a
+    larger batch of its own.
     """
     encoded, size = list[bytes](), 0
-    for key, value in records:
-        record = encode(len(encoded), key, value)
+    for content in records:
+        record = encode(len(encoded), *content)
         if encoded and size + len(record) > bytes_max:
             yield _batch(encoded)
-            record, encoded, size = encode(0, key, value), [], 0
+            record, encoded, size = encode(0, *content), [], 0
         encoded.append(record)
         size += len(record)
     if encoded:

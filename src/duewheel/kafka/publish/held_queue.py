@@ -42,7 +42,7 @@ from duewheel.schemas.wire.copy_mac import mac_header
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.schemas.wire.record_codec import NO_ORIGIN
 from duewheel.schemas.wire.record_rows import rows_of
-from duewheel.schemas.wire.single_record import Header, batches, encode, several
+from duewheel.schemas.wire.single_record import Content, Header, batches, encode, several
 from duewheel.wheel.encoded import Part
 from duewheel.wheel.target_rules import Target
 
@@ -243,7 +243,7 @@ def hold_closed(
     """
     if not closed and not held:
         return Holding(parts, (), held)
-    now, records, waits = list[Part](), list[tuple[bytes, bytes]](), dict(held)
+    now, records, waits = list[Part](), list[Content](), dict(held)
     start = cache(end)
     for part in parts:
         partition = part.topic, part.partition
@@ -253,7 +253,7 @@ def hold_closed(
         assert len(part.batch.body) <= COPY_BYTES_MAX, "fate.py has seen to it"
         before = waits.get(partition) or Held(start(), 0)
         value = value_of(part.batch, topic_ids.get(partition[0]))
-        records.append((key_of(partition, before), value))
+        records.append((key_of(partition, before), value, ()))
         waits[partition] = Held(before.start_offset, before.copies + part.batch.count)
     return Holding(now, list(batches(records, _HELD_BATCH_BYTES)), waits)
 
