@@ -18,7 +18,7 @@ SPAN_RECORDS = 1 << 20
 # Each partition of a transaction costs 0.2 to 0.5 ms: a writer whose timers name so many holds up
 # all others for a second. With a lower bound its rows would hold them up for longer, as each of
 # their transactions has nearly all of the partitions. Those of a new topic are parked until their
-# brokers have made them (kafka/targets/new_partitions.py).
+# brokers have made them (kafka/targets/target_describer.py).
 #
 # The broker's coordinator keeps an open transaction as one record: each topic's name once, and four
 # bytes for each partition. That record must stay below message.max.bytes (1 MiB unless set), or no

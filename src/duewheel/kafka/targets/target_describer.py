@@ -2,22 +2,24 @@
 
 Two requests cover all topics at once: partitions and rights; then the largest batch, whether a key
 is required, how many replicas must be in sync, and whether a transaction survives the settings
-(transaction_settings.py). A third one finds partitions of new topics that brokers have not made yet
-(new_partitions.py).
+(transaction_settings.py). A third one finds partitions of new topics that brokers have not made
+yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from kafka import KafkaAdminClient
 
-from duewheel.errors import KafkaUnavailable
+from duewheel.deadline import Deadline
+from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.costly_targets import CODEC, costly_by
 from duewheel.kafka.targets.costly_targets import NAMES as COSTLY_SETTINGS
-from duewheel.kafka.targets.new_partitions import without_logs
 from duewheel.kafka.targets.unavailable_partitions import takes_writes
 from duewheel.kafka.topics.description import Topic, TopicSettings, describe, describe_settings
 from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
@@ -40,6 +42,7 @@ _RECOMPRESSING = frozenset(CODECS) - {"none"}
 # Also for names that no topic can have, without a request: over a name of more than 32 KiB a broker
 # drops the connection instead of refusing it.
 NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
+_LOGS_S = 2.0  # for the answer which partitions have logs
 
 
 class TargetDescriber:
@@ -76,7 +79,7 @@ class TargetDescriber:
             for topic in usable
         }
         new = {t: targets[t] for t in usable if not self._is_complete(t, targets[t])}
-        return targets | without_logs(self._clients, new)
+        return targets | _without_logs(self._clients, new)
 
     def _classified(self, topic: Topic | None) -> Target:
         if topic is None or topic.is_absent or topic.is_internal:
@@ -122,3 +125,33 @@ def _plain_bytes(bytes_max: int) -> int:
     0.05 % at most, and a header.
     """
     return max(0, bytes_max - bytes_max // 1_000 - 64)
+
+
+def _without_logs(clients: KafkaClients, targets: Mapping[str, Target]) -> dict[str, Target]:
+    """The targets, with their partitions that have no log as unavailable ones. Without an answer
+    they are as they were.
+
+    A broker makes the logs of new partitions one after the other, those of 2,000 in 10 to 20 s,
+    while metadata names their leaders already. A transaction waits for the last of its partitions,
+    and those of other topics are as fast as ever. So rows for a partition without a log are parked.
+    """
+    partitions = [
+        (topic, number)
+        for topic, target in targets.items()
+        for number in range(target.partitions)
+        if number not in target.unavailable
+    ]
+    found = dict(targets)
+    if not partitions:
+        return found
+    try:
+        with LogReader(clients, list(targets), partial(Deadline, _LOGS_S)) as reader:
+            present = reader.present_ends(partitions, committed=False)
+    except DuewheelError:
+        return found
+    absent: dict[str, set[int]] = {}
+    for topic, number in set(partitions).difference(present):
+        absent.setdefault(topic, set()).add(number)
+    for topic, numbers in absent.items():
+        found[topic] = replace(found[topic], unavailable=found[topic].unavailable | numbers)
+    return found
