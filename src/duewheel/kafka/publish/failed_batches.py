@@ -2,6 +2,15 @@
 
 The progress is in the last batch of its transaction, which stands for the cluster: if it has failed
 by itself, too, the whole cluster may be down. Then only a refusal of the content has consequences.
+
+The order of a failure:
+
+    1. `transact` of the producer gives the outcomes of all batches to the publisher
+    2. `consequences_of` decides those of each batch that has failed by itself
+    3. the publisher notes them: refusal_limits.py makes the next batches smaller or dead letters,
+       unavailable_partitions.py parks rows, transactional_ids.py does not wait long for a marker;
+       for all batches together, resting_timer_topics.py parks timers of the timer topics
+    4. `transact` raises the first error; the publisher drops its clients, and raises PublishDoubt
 """
 
 from __future__ import annotations
