@@ -28,13 +28,13 @@ from duewheel.serve.change_records import Change, Changing, recorded
 from duewheel.serve.problems import Refused, Responses, documented
 from duewheel.serve.scopes import OwnSchedule, OwnTimerTopic, Scoped
 from duewheel.serve.service import Shared
-from duewheel.serve.url_names import NAME
+from duewheel.serve.url_names import NAME, WithName
 from duewheel.serve.waits import WAIT_MAX_S, WAIT_S, set_status
 
-reading = APIRouter(prefix="/v1/schedules", tags=["schedules"])
-changing = APIRouter(prefix="/v1/schedules", tags=["schedules"])
+reading = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=WithName)
+changing = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=WithName)
 
-Name = Annotated[str, Path(min_length=1, max_length=200)]
+Name = Annotated[str, Path(min_length=1, max_length=200, description="a slash in it as %2F")]
 Wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for ingest")]
 OfTopic = Annotated[Topic | None, Query(description="only those of this timer topic")]
 MISSING = documented(404, "no such schedule")
@@ -57,7 +57,7 @@ async def list_schedules(
     return await service.search(listing.list_schedules, service.clock, *wanted, SEARCH_S)
 
 
-# A name may have slashes: longer paths come first.
+# Before the next one, whose name would take the rest of this path.
 @reading.get(f"/{NAME}/next", operation_id="next_instants", responses=MISSING)
 async def next_instants(service: Shared, name: Name, timer_topic: OwnTimerTopic) -> NextInstants:
     """The next ten instants of a schedule, pauses aside."""

@@ -7,7 +7,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Path, Query
+from fastapi.routing import APIRoute
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.routing import Match
+from starlette.types import Scope
 
 from duewheel.api.requests import Topic
 from duewheel.client.handle import TEXT
@@ -22,6 +25,15 @@ Handle = Annotated[
 TimerTopic = Annotated[
     Topic | None, Query(description="the schedule's; by default the first of timer.topics")
 ]
+
+
+class WithName(APIRoute):
+    """An operation whose word, if any, follows the name: in `a%2Fnext` it is part of the name."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """See APIRoute, whose paths have `%2F` decoded."""
+        word = self.path.partition("}")[2].encode()
+        return super().matches(scope) if scope["raw_path"].endswith(word) else (Match.NONE, {})
 
 
 class _Text(Convertor[str]):

@@ -208,3 +208,16 @@ def test_a_name_may_have_slashes_and_line_breaks(
     assert client.post(f"{url}/pause", json={}).status_code == 200
     assert client.delete(url).status_code == 200
     assert listed(client) == []
+
+
+def test_a_name_that_ends_as_the_path_of_an_operation_is_a_name(client: TestClient) -> None:
+    """The name's slash is sent as `%2F`: it was read as the separator of the operation."""
+    put(client, "a%2Fnext", **DAILY)
+    assert client.get("/v1/schedules/a%2Fnext").json()["name"] == "a/next"
+    assert len(client.get("/v1/schedules/a%2Fnext/next").json()["due_ms"]) == 10
+    assert client.get("/v1/schedules/a/next").status_code == 404
+    put(client, "a", **DAILY)
+    assert len(client.get("/v1/schedules/a/next").json()["due_ms"]) == 10
+    assert client.post("/v1/schedules/a%2Fpause").status_code == 405
+    assert {row["state"] for row in listed(client)} == {"active"}
+    assert client.get("/v1/schedules/").json() == client.get("/v1/schedules").json()
