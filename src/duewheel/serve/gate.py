@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duewheel.config.keys_and_defaults import ServeSection
-from duewheel.serve.problems import Refused, busy
+from duewheel.serve.problems import Refused, busy, refused_by
 
 HEADER_BYTES_MAX = 16 << 10  # request line and headers
 BODY_S = 30.0  # in which a body must arrive
@@ -49,7 +49,11 @@ class Gate:
             await self._app(scope, receive, send)
             return
 
+        has_begun = False  # the response
+
         async def send_with_headers(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *_HEADERS]
             await send(message)
@@ -60,11 +64,13 @@ class Gate:
             body = await self._read_body(receive)
             if body is not None:
                 self._require_room(scope["path"])
+                await self._count(scope, _replayed(body, receive), send_with_headers)
         except Refused as refused:
             await refused.response()(scope, receive, send_with_headers)
-            return
-        if body is not None:
-            await self._count(scope, _replayed(body, receive), send_with_headers)
+        except Exception as error:
+            if not has_begun:
+                await refused_by(error).response()(scope, receive, send_with_headers)
+            raise  # the server logs it
 
     def _require_room(self, path: str) -> None:
         if self._active >= REQUESTS_MAX and path not in _PROBES:

@@ -83,9 +83,7 @@ class Measured:
         finally:
             operation = getattr(scope.get("route"), "operation_id", None) or _NO_OPERATION
             duration_ms = round((time.monotonic() - begin_s) * 1000)
-            # The response to an error that no handler takes is made further out.
-            code = scope.get("problem", "") if status else "internal_error"
-            self._statistics.count(operation, status or 500, code, duration_ms)
+            self._statistics.count(operation, status or 500, scope.get("problem", ""), duration_ms)
 
 
 class ServeMetrics:

@@ -122,13 +122,12 @@ def refused_by(error: Exception) -> Refused:
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Makes the app answer each error with a problem."""
+    """Makes the app answer each error with a problem; gate.py answers defects."""
     problems: tuple[tuple[type[Exception], Callable[[Any], Refused]], ...] = (
         (Refused, refused_by),
         (DuewheelError, _logged),
         (RequestValidationError, _invalid),
         (HTTPException, _of_router),
-        (Exception, refused_by),  # the server logs the error itself
     )
     for kind, problem_of in problems:
         app.add_exception_handler(kind, _answering(problem_of))

@@ -24,7 +24,7 @@ from duewheel.config.settings import load
 from duewheel.errors import DuewheelError
 from duewheel.ops.dead_letters import replay
 from duewheel.ops.timers import pending
-from duewheel.serve import gate
+from duewheel.serve import gate, shard
 from duewheel.serve.access import Access
 
 HTTP_MD = Path(__file__).resolve().parents[3] / "docs" / "http.md"
@@ -152,3 +152,20 @@ def test_a_body_that_is_no_text_is_a_problem(tmp_path: Path) -> None:
     with served(settings_of(tmp_path), Access(CHANGING)) as client:
         response = client.post("/v1/timers", content=b'"\xff"', headers=headers)
     assert (response.status_code, response.json()["code"]) == (400, "bad_request")
+
+
+def test_the_response_to_a_defect_has_the_headers_of_every_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defective(*_: Any) -> None:
+        raise RuntimeError("hunter2")
+
+    monkeypatch.setattr(shard, "read_lateness", defective)
+    with served(settings_of(tmp_path)) as client:
+        response = client.get("/v1/lateness")
+        metrics = client.get("/metrics").text
+    assert (response.status_code, response.json()["code"]) == (500, "internal_error")
+    assert "hunter2" not in response.text
+    assert response.headers["cache-control"] == "no-store"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert 'code="internal_error",operation="lateness",status="500"' in metrics
