@@ -26,24 +26,30 @@ from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.description import Topic
 
-# By the role of a topic: the vital rights, and the useful ones.
-_READ = ({"READ", "WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
-_WRITTEN = ({"WRITE", "DESCRIBE"}, {"READ", "DESCRIBE_CONFIGS"})  # dead letters, answers, receipts
-_TARGET = ({"WRITE", "DESCRIBE"}, {"DESCRIBE_CONFIGS"})
-Needed = tuple[set[str], set[str]]
-
-_MISSED = {
-    "READ": "commands that read it (`dlq list`, `dlq replay`, `receipts`) do not work",
+# By the role of a topic: the vital rights; and the useful ones, with the loss without each.
+Needed = tuple[set[str], dict[str, str]]
+_CONFIGS = {
     "DESCRIBE_CONFIGS": "its settings and size limit cannot be read; a setting that no transaction "
     "survives (docs/kafka.md) would delay all deliveries",
+}
+_READ: Needed = ({"READ", "WRITE", "DESCRIBE"}, _CONFIGS)
+_WRITTEN: Needed = ({"WRITE", "DESCRIBE"}, _CONFIGS)
+_WRITTEN_AND_SHOWN: dict[str, Needed] = {
+    key: ({"WRITE", "DESCRIBE"}, {"READ": lost, **_CONFIGS})
+    for key, lost in {
+        "timer.dead_letter_topic": "`dlq list` and `dlq replay` do not work",
+        "timer.reply_topic": "`cancel` and `reschedule` get no replies",
+        "timer.receipts_topic": "`receipts` does not work",
+    }.items()
 }
 
 
 def examine(cluster: Cluster) -> Findings:
     """Checks every existing or forbidden topic, then the transactional id."""
     settings = cluster.settings
-    needed = dict.fromkeys(settings.timer.named_targets, _TARGET)
-    needed |= dict.fromkeys(settings.service_topics.values(), _WRITTEN)
+    needed = dict.fromkeys(settings.timer.named_targets, _WRITTEN)
+    for key, name in settings.service_topics.items():
+        needed[name] = _WRITTEN_AND_SHOWN.get(key, _WRITTEN)
     needed |= dict.fromkeys(cluster.timer_topics, _READ) | {settings.state_topic: _READ}
     for name, of_role in needed.items():
         topic = cluster.topics[name]
@@ -60,16 +66,16 @@ def check_topic(topic: Topic, needed: Needed, commands: KafkaCommands) -> Findin
     if topic.exists and topic.rights is None:
         yield check.ok("the broker does not list rights: none is missing so far")
         return
-    lacking = (vital | useful) - (topic.rights or set())
+    lacking = vital.union(useful) - (topic.rights or set())
     lost = sorted(lacking & vital)
     if lost:
         text = f"{commands.principal} lacks {', '.join(lost)}: duewheel cannot work"
         yield check.error(text, grant(lost))
     for right in sorted(lacking - vital):
-        text = f"{commands.principal} lacks {right}: {_MISSED[right]}"
+        text = f"{commands.principal} lacks {right}: {useful[right]}"
         yield check.warning(text, grant([right]))
     if not lacking:
-        yield check.ok(", ".join(sorted(vital | useful)))
+        yield check.ok(", ".join(sorted(vital.union(useful))))
 
 
 def _check_transactional_id(cluster: Cluster, name: str) -> DoctorFinding:

@@ -26,7 +26,7 @@ from duewheel.kafka.topics.topic_checks import TopicChecks
 COMMANDS = KafkaCommands("kafka:9092", "User:x")
 
 
-NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS"})
+NEEDED = ({"READ", "WRITE"}, {"DESCRIBE_CONFIGS": "its settings cannot be read"})
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,37 @@ def test_a_coordinator_that_refuses_the_login_is_no_missing_right(tmp_path: Path
     cluster = Cluster(small_settings(tmp_path), refusing, SystemClock())
     with pytest.raises(ConfigError, match="wrong password"):
         rights._check_transactional_id(cluster, "app.dequeue.0")  # noqa: SLF001
+
+
+class Granting(Undescribing):
+    """Describes topics on which the principal has these rights."""
+
+    def __init__(self, *allowed: str) -> None:
+        super().__init__(IncompatibleBrokerVersion("Kafka 2.8"))
+        self.allowed = frozenset(allowed)
+
+    def topics(self, names: Sequence[str]) -> dict[str, Topic]:
+        return {name: topic(name=name, rights=self.allowed) for name in names}
+
+
+def test_a_topic_that_nothing_reads_needs_no_right_to_read_and_others_name_their_readers(
+    tmp_path: Path,
+) -> None:
+    settings = small_settings(tmp_path)
+    timer = {"reply_topic": "replies", "receipts_topic": "receipts"}
+    serve = settings.serve.model_copy(update={"changes_topic": "changes"})
+    updated = {"timer": settings.timer.model_copy(update=timer), "serve": serve}
+    settings = settings.model_copy(update=updated)
+    reader = Granting("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
+    found = list(rights.examine(Cluster(settings, reader, SystemClock())))
+    of_topic = {f.subject.removeprefix("topic "): f for f in found if f.code == "topic_rights"}
+    assert of_topic["changes"].severity == "ok"
+    readers = {
+        settings.dead_letter_topic: "`dlq list` and `dlq replay` do not work",
+        "replies": "`cancel` and `reschedule` get no replies",
+        "receipts": "`receipts` does not work",
+    }
+    for name, lost in readers.items():
+        assert of_topic[name].severity == "warning"
+        assert of_topic[name].found == f"User:ANONYMOUS lacks READ: {lost}"
+    assert of_topic[settings.state_topic].severity == "error"
