@@ -7,7 +7,6 @@ an answer is named, so that no timer of it seems not to be pending.
 from __future__ import annotations
 
 from asyncio import gather
-from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import urlencode
 
@@ -18,7 +17,7 @@ from duewheel.api.topics import TopicScope
 from duewheel.ops.timers import pending
 from duewheel.serve.fleet import detail_of
 from duewheel.serve.problems import Refused
-from duewheel.serve.service import AtStop, Service
+from duewheel.serve.service import Service
 from duewheel.serve.shard_requests import (
     ForwardedRequest,
     OtherShards,
@@ -76,7 +75,7 @@ async def _of_servers(service: Service, token: str | None, target: str) -> list[
 
 async def _of_server(service: Service, shard: int, sent: ForwardedRequest) -> Answer:
     try:
-        return await replace(service.shards[shard], at_stop=AtStop.AGAIN)(_answer, shard, sent)
+        return await service.read_shard[shard](_answer, shard, sent)
     except (ShardAbsent, Refused) as error:
         reason = str(error)
     except ValueError:

@@ -8,7 +8,7 @@ on other hosts. The addresses of the page are relative, so they need no change.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from duewheel.serve.problems import Refused
 from duewheel.serve.scopes import OF_NONE
-from duewheel.serve.service import AtStop, Shared
+from duewheel.serve.service import Lane, Shared
 from duewheel.serve.shard_requests import ForwardedRequest, OtherShards
 
 PREFIX = "/shards/{shard}"
@@ -32,13 +32,13 @@ Shard = Annotated[int, Path(ge=0)]
 @open_reading.get("/readyz", operation_id="shard_readyz")
 async def readyz(service: Shared, shard: Shard, request: Request) -> Response:
     """Whether the shard does its work."""
-    return await _sent_on(service, shard, request)
+    return await _sent_on(service.read_shard, shard, request)
 
 
 @reading.get("/{path:path}", operation_id="read_shard", dependencies=OF_NONE)
 async def read_shard(service: Shared, shard: Shard, request: Request) -> Response:
     """A read of a shard."""
-    return await _sent_on(service, shard, request)
+    return await _sent_on(service.read_shard, shard, request)
 
 
 @changing.api_route(
@@ -49,20 +49,20 @@ async def read_shard(service: Shared, shard: Shard, request: Request) -> Respons
 )
 async def change_shard(service: Shared, shard: Shard, request: Request) -> Response:
     """A change in a shard."""
-    return await _sent_on(service, shard, request)
+    return await _sent_on(service.change_shard, shard, request)
 
 
-async def _sent_on(service: Shared, shard: int, request: Request) -> Response:
-    lane = service.shards.get(shard)
-    if lane is None:
-        detail = f"there is no shard {shard}: shard.count is {service.settings.shard.count}"
+async def _sent_on(
+    lanes: Mapping[int, Lane[OtherShards]], shard: int, request: Request
+) -> Response:
+    if shard not in lanes:
+        detail = f"there is no shard {shard}: shard.count is {len(lanes)}"
         raise Refused(HTTPStatus.NOT_FOUND, "not_found", detail)
     raw, query = request.scope["raw_path"], request.scope["query_string"]
     target = "/" + (raw + b"?" * bool(query) + query).split(b"/", 3)[3].decode("latin-1")
     raw_headers = request.headers.raw
     headers = [(name.decode("latin-1"), each.decode("latin-1")) for name, each in raw_headers]
     given = ForwardedRequest(request.method, target, headers, await request.body())
-    lane = replace(lane, at_stop=AtStop.AGAIN if given.method == "GET" else AtStop.DOUBT)
-    answer = await lane(OtherShards.ask, shard, given)
+    answer = await lanes[shard](OtherShards.ask, shard, given)
     returned = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
     return Response(answer.body, answer.status, returned)

@@ -99,10 +99,9 @@ class Service:
         # Reads of all shards' servers, for seconds if one is absent.
         self.ask_servers = lane(others, server_reads, AtStop.AGAIN)
         # Requests to another shard: one that does not answer must not hold up the others.
-        self.shards = {
-            shard: lane(others, CapacityLimiter(SHARD_REQUESTS_MAX), AtStop.DOUBT)
-            for shard in range(settings.shard.count)
-        }
+        shards = {n: CapacityLimiter(SHARD_REQUESTS_MAX) for n in range(settings.shard.count)}
+        self.read_shard = {n: lane(others, each, AtStop.AGAIN) for n, each in shards.items()}
+        self.change_shard = {n: lane(others, each, AtStop.DOUBT) for n, each in shards.items()}
         # Reads from Kafka: changes must not wait for them.
         self.read_kafka = lane(settings, kafka_reads, AtStop.AGAIN)
         # A replay of dead letters: each fences the one before, and a later one continues it.
