@@ -6,7 +6,8 @@ metrics     requests by operation, beside the metrics of the shard
 access      tokens: who may read, who may change
 scopes      which timer topics a request touches, and may
 problems    errors as RFC 9457 has them
-service     threads for reads and for Kafka; waits: those for replies
+service     the state that operations share; bulkhead: threads for each kind of calls; waits:
+            those for replies
 change_records
             the log and the topic of changes; record_writer: writes to this topic
 url_names   names in URLs

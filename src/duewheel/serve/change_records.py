@@ -27,9 +27,10 @@ from duewheel.api.model import DryRunFields, RequestFields, Result
 from duewheel.client.handle import RecallHandle
 from duewheel.errors import DuewheelError
 from duewheel.serve.access import Caller, Calling
+from duewheel.serve.bulkhead import Lane
 from duewheel.serve.problems import Refused, refused_by
 from duewheel.serve.record_writer import RecordWriter
-from duewheel.serve.service import Lane, Service, Shared
+from duewheel.serve.service import Service, Shared
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
+from duewheel.serve.bulkhead import Lane
 from duewheel.serve.problems import Refused
 from duewheel.serve.scopes import OF_NONE
-from duewheel.serve.service import Lane, Shared
+from duewheel.serve.service import Shared
 from duewheel.serve.shard_requests import ForwardedRequest, OtherShards
 
 PREFIX = "/shards/{shard}"

@@ -364,6 +364,6 @@ def test_a_topic_that_timers_may_have_as_target_takes_no_records(
 def test_changes_that_wait_for_their_records_leave_room_for_others(client: TestClient) -> None:
     """While Kafka hangs; those that have begun may all write that they have ended."""
     service: Service = client.app.state.service  # type: ignore[attr-defined]
-    at_once = service.record.waiting_max + KAFKA_MAX
+    at_once = service.record.bulkhead.waiting_max + KAFKA_MAX
     assert at_once < REQUESTS_MAX // 1.5
-    assert service.record_end.waiting_max >= at_once
+    assert service.record_end.bulkhead.waiting_max >= at_once

@@ -135,7 +135,7 @@ def test_a_change_that_is_written_is_no_busy_one(client: TestClient) -> None:
     """Reads take all places: `busy` would claim that nothing was written."""
     service: Service = client.app.state.service  # type: ignore[attr-defined]
     peek = service.peek
-    service.peek = replace(peek, waiting_max=0)
+    service.peek = replace(peek, bulkhead=replace(peek.bulkhead, waiting_max=0))
     response = client.put("/v1/schedules/daily", json=DAILY, params={"wait": 0.1})
     assert (response.status_code, response.json()["applied"]) == (202, False)
     service.peek = peek

@@ -1,0 +1,121 @@
+"""A bulkhead: threads for some kinds of calls, which so take none from calls of other kinds, and
+a bound on the requests that wait for them. service.py has all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from anyio import CapacityLimiter
+
+from duewheel.config.settings import Settings
+from duewheel.errors import CorruptFile, RecoveryPending, Unacknowledged
+from duewheel.ops.files import files_identity
+from duewheel.ops.shard.present_files import PresentFilesWatch
+from duewheel.serve.problems import Stopping, busy
+from duewheel.threads import beside
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class AtStop(Enum):
+    """How a stop of the server treats a call that has begun."""
+
+    WAITS = auto()  # waits for it
+    AGAIN = auto()  # ends its wait: the request can be sent again
+    DOUBT = auto()  # ends its wait: it may have written
+
+
+@dataclass(frozen=True)
+class Bulkhead:
+    """See the module's head.
+
+    Attributes:
+        waiting_max: further requests are refused: those for one bulkhead must not take the room of
+            all others in the gate (gate.py).
+    """
+
+    settings: Settings
+    stop: asyncio.Event  # of the server
+    threads: CapacityLimiter
+    waiting_max: int
+
+    def lane(self, first: S, at_stop: AtStop, files: PresentFilesWatch | None = None) -> Lane[S]:
+        """Calls of one kind. `files`: looks at the shard's files before each, which must be the
+        present ones.
+        """
+        return Lane(self, first, at_stop, files)
+
+
+@dataclass(frozen=True)
+class Lane(Generic[S]):
+    """Calls with the same first argument; made by `Bulkhead.lane`."""
+
+    bulkhead: Bulkhead
+    first: S
+    at_stop: AtStop
+    files: PresentFilesWatch | None
+
+    async def __call__(
+        self, call: Callable[Concatenate[S, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Runs a call in a thread of its own, and returns its result.
+
+        Raises:
+            Refused: too many wait already.
+            Stopping: the server stops: the call has not begun, or can be repeated.
+            Unacknowledged: the server stops, and the call may have written.
+            NoDataDirectory: it needs files, and there are none yet.
+            Unreadable: they are not of these settings, or not for this user.
+            Reassigned: their partitions are other shards'.
+            Fenced: another data directory has taken the shard over.
+            KafkaUnavailable: a change by them, before a first look.
+            RecoveryPending: they may be cut at any moment.
+        """
+        made = partial(call, self.first, *args, **named)
+        threads, stop = self.bulkhead.threads, self.bulkhead.stop
+        waiting = threads.statistics().tasks_waiting
+        if waiting >= self.bulkhead.waiting_max:
+            raise busy(f"{waiting} such requests are waiting")
+        async with threads:
+            is_awaited = self.at_stop is AtStop.WAITS
+            if stop.is_set() and not is_awaited:
+                raise Stopping("the server stops: nothing was written")
+            checked = made if self.files is None else self._checked(self.files, made)
+            result = asyncio.wrap_future(beside("call", checked))
+            ends: list[asyncio.Future[Any]] = []
+            if not is_awaited:
+                ends.append(asyncio.ensure_future(stop.wait()))
+            try:
+                await asyncio.wait({result, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for end in ends:
+                    end.cancel()
+            if result.done():
+                return result.result()
+            # Its error, if it ends with one, is no longer of interest.
+            result.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            if self.at_stop is AtStop.DOUBT:
+                raise Unacknowledged("the server stops: it may or may not be written")
+            raise Stopping("the server stops: send the request again")
+
+    def _checked(self, files: PresentFilesWatch, call: Callable[[], T]) -> Callable[[], T]:
+        def checked() -> T:
+            files.require_after_read(to_change=self.at_stop is AtStop.DOUBT)
+            before = files_identity(self.bulkhead.settings)
+            try:
+                return call()
+            except (CorruptFile, FileNotFoundError) as error:
+                # No damage, if the files have been replaced or moved meanwhile.
+                if files_identity(self.bulkhead.settings) != before:
+                    raise RecoveryPending("the files were replaced: try again") from error
+                raise
+
+        return checked
