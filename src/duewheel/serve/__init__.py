@@ -11,6 +11,12 @@ service     the state that operations share; bulkhead: threads for each kind of 
 change_records
             the log and the topic of changes; record_writer: writes to this topic
 url_names   names in URLs
+server_connection
+            HTTP to the server of another shard; fleet: the status of all of them
+shard_requests
+            a request to the owner of a shard, as fleet has it; fleet_timers: to all of them
+other_shards
+            any operation of another shard, by such a request
 timers, changes, dead_letters, receipts, schedules, shard
             the operations: each calls one of `ops`, which the command calls, too
 page        static files

@@ -1,24 +1,20 @@
 """The shards of an app: each server that `serve.shards` names is asked for its status.
 
-A server gets the token of the request that asks, so all of them need the same tokens. Redirects are
-not followed, and no proxy is used: the token is for the named servers alone. A server that answers
-slowly, or without end, is cut off: another shard's trouble must not hold this shard's API.
+A server gets the token of the request that asks, so all of them need the same tokens. One that
+answers slowly is cut off: another shard's trouble must not hold this shard's API.
 """
 
 from __future__ import annotations
 
-import json
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import closing, suppress
 from functools import partial
 from http import HTTPStatus
-from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPException
 from typing import NoReturn
-from urllib.parse import urlsplit
 
 from duewheel.api.fleet import Fleet, FleetMember, FleetShard
 from duewheel.clock import Clock
@@ -26,10 +22,10 @@ from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError
 from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.ops.shard.status import read_status
+from duewheel.serve.server_connection import body_of, connected, detail_of, http_over, reason_of
 from duewheel.threads import beside
 
 ANSWER_S = 2.0  # of all servers
-ANSWER_BYTES_MAX = 16 << 20
 
 
 class _Unanswered(DuewheelError):
@@ -134,51 +130,3 @@ class _ShardServer:
     def late(self) -> NoReturn:
         """Raises _Unanswered."""
         raise _Unanswered(f"no answer within {ANSWER_S:g} s")
-
-
-def connected(url: str) -> socket.socket:
-    """A connection; with TLS before its handshake."""
-    address = urlsplit(url)
-    is_secure = address.scheme == "https"
-    port = address.port or (HTTPS_PORT if is_secure else HTTP_PORT)
-    plain = socket.create_connection((address.hostname or "", port), ANSWER_S)
-    if not is_secure:
-        return plain
-    context = ssl.create_default_context()
-    return context.wrap_socket(
-        plain, server_hostname=address.hostname, do_handshake_on_connect=False
-    )
-
-
-def http_over(server: socket.socket, url: str) -> HTTPConnection:
-    """HTTP on a connection of `connected`, after the handshake if it has TLS."""
-    if isinstance(server, ssl.SSLSocket):
-        server.do_handshake()
-    connection = HTTPConnection(urlsplit(url).netloc)
-    connection.sock = server
-    return connection
-
-
-def body_of(answer: HTTPResponse) -> bytes:
-    """The body of an answer.
-
-    Raises:
-        OSError: it has more than ANSWER_BYTES_MAX.
-    """
-    body = answer.read(ANSWER_BYTES_MAX + 1)
-    if len(body) > ANSWER_BYTES_MAX:
-        raise OSError(f"an answer of more than {ANSWER_BYTES_MAX >> 20} MiB")
-    return body
-
-
-def reason_of(error: Exception) -> str:
-    """Why a server has not answered, in a few words."""
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-def detail_of(body: bytes, reason: str) -> str:
-    """The cause, as the problem of the answer has it."""
-    try:
-        return str(json.loads(body)["detail"])
-    except (LookupError, TypeError, ValueError, RecursionError):
-        return reason

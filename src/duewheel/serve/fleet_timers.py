@@ -15,15 +15,10 @@ from duewheel.api.requests import FleetTimerQuery, TimerQuery
 from duewheel.api.timers import TimerList
 from duewheel.api.topics import TopicScope
 from duewheel.ops.timers import pending
-from duewheel.serve.fleet import detail_of
 from duewheel.serve.problems import Refused
+from duewheel.serve.server_connection import detail_of
 from duewheel.serve.service import Service
-from duewheel.serve.shard_requests import (
-    ForwardedRequest,
-    OtherShards,
-    ShardAbsent,
-    why_absent,
-)
+from duewheel.serve.shard_requests import ForwardedRequest, OtherShards, ShardAbsent, why_absent
 
 Answer = TimerList | AbsentShard
 

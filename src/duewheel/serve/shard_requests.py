@@ -20,13 +20,8 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, Problem, Unacknowledged
 from duewheel.ops.shard.present_files import PresentFilesWatch
-from duewheel.serve.fleet import (
-    body_of,
-    connected,
-    http_over,
-    read_fleet,
-    reason_of,
-)
+from duewheel.serve.fleet import read_fleet
+from duewheel.serve.server_connection import body_of, connected, http_over, reason_of
 
 READ_S, CHANGE_S = 15.0, 45.0  # between two parts of an answer; a change waits for its reply
 FRESH_S = 10.0

@@ -32,7 +32,7 @@ from tests.harness.served import (
 from duewheel.config.settings import load
 from duewheel.dev.listeners import HOST, free_ports
 from duewheel.errors import ConfigError
-from duewheel.serve import fleet
+from duewheel.serve import fleet, server_connection
 from duewheel.serve.access import Access, Caller
 from duewheel.serve.app import make_app
 from duewheel.testing import ManualClock
@@ -123,7 +123,7 @@ def test_an_answer_that_is_too_large_is_refused_not_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its beginning counted as the whole answer, and was no status of a shard."""
-    monkeypatch.setattr(fleet, "ANSWER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(server_connection, "ANSWER_BYTES_MAX", 1 << 20)
     with (
         answering(200, {}, b" " * ((1 << 20) + 1)) as (address, _),
         served(shard_of(tmp_path, (address,))) as client,
