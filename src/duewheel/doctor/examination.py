@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
@@ -42,15 +43,13 @@ Begun = Callable[[str, int], None]  # called for each part: its name, and the nu
 
 
 def _on_scratch_topic(cluster: Cluster) -> Findings:
-    scratch, clients = ScratchTopic(cluster), cluster.clients
-    try:
+    clients = cluster.clients
+    with closing(ScratchTopic(cluster)) as scratch:
         yield from guarded(_TRIALS, scratch.create(), clients)
         if scratch.partitions:
             yield from guarded("transactions", trial.examine(cluster, scratch), clients)
             yield from guarded("clocks", clocks.examine(cluster, scratch), clients)
-    finally:
-        stays = scratch.remove()
-    yield from stays
+    yield from scratch.left
 
 
 _OF_HOST: Mapping[str, Callable[[Settings], Findings]] = {

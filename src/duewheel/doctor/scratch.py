@@ -51,6 +51,7 @@ class ScratchTopic:
         topic: the name also of the transactional id and the group.
         partitions: those of the topic; empty until it is there.
         brokers: the ids of all brokers, likewise.
+        left: the finding of a topic that this run created, and could not delete.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -58,6 +59,7 @@ class ScratchTopic:
         self.topic = name_of(cluster.settings)
         self.partitions: Sequence[Partition] = ()
         self.brokers: Sequence[int] = ()
+        self.left: Sequence[DoctorFinding] = ()
         self._cluster = cluster
         self._check = Check("scratch_topic", f"topic {self.topic}")
         self._is_own = False  # otherwise it is the operator's, or of a run that was killed
@@ -84,10 +86,10 @@ class ScratchTopic:
             if existed:
                 yield self._check.ok("it was there before this run, so it stays")
 
-    def remove(self) -> list[DoctorFinding]:
+    def close(self) -> None:
         """Deletes the trial's group, and the topic if this run may have created it."""
         if not self.brokers:
-            return []
+            return
         with self._admin() as admin:
             with contextlib.suppress(DuewheelError):
                 names = [self.topic]
@@ -97,8 +99,7 @@ class ScratchTopic:
                     admin.delete_topics([self.topic])
             except DuewheelError as error:
                 delete = self._cluster.commands.topic("delete", self.topic)
-                return [self._check.warning(f"it stays: {error}", delete)]
-        return []
+                self.left = [self._check.warning(f"it stays: {error}", delete)]
 
     def not_created(self, refusal: ConfigError) -> DoctorFinding:
         """The finding of a topic that cannot be created."""
