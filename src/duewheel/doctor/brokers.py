@@ -103,9 +103,11 @@ def _check_reachable(answer: _Answer) -> DoctorFinding:
         return check.ok(f"{answer.place} answers, first after {answer.took_ms} ms")
     if answer.is_refusal:
         return check.error(answer.problem, SETTINGS_OR_LISTENER)
-    remedy = f"this host must reach {answer.place}, which the broker's advertised.listeners"
-    remedy += " name: correct them, or name resolution and firewall"
-    return check.error(answer.problem, remedy)
+    return check.error(
+        answer.problem,
+        f"this host must reach {answer.place}, which the broker's advertised.listeners name: "
+        "correct them, or name resolution and firewall",
+    )
 
 
 def _none_reached(address: str, answers: Sequence[_Answer]) -> DoctorFinding:

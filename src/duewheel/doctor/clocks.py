@@ -57,11 +57,10 @@ def _measure(
 def check_led(scratch: ScratchTopic, commands: KafkaCommands) -> Findings:
     """Names the brokers that lead no partition of the scratch topic."""
     idle = sorted(set(scratch.brokers) - {each.leader for each in scratch.partitions})
-    alter = commands.topic("alter", scratch.topic)
-    alter += f" --partitions {len(scratch.partitions) + len(idle)}"
+    more = commands.partitions(scratch.topic, len(scratch.partitions) + len(idle))
     for broker in idle:
         found = f"it leads no partition of {scratch.topic}: {_UNKNOWN}"
-        yield Check("clock", f"broker {broker}").warning(found, alter)
+        yield Check("clock", f"broker {broker}").warning(found, more)
 
 
 def check_skew(broker: str, least_ms: int, most_ms: int, bound_ms: int) -> DoctorFinding:

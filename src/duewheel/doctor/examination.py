@@ -112,9 +112,9 @@ def guarded(name: str, part: Findings, clients: KafkaClients | None = None) -> F
     except OSError as error:
         yield check.error(str(error), "check this host's disk and limits: df, dmesg, ulimit -a")
     except Exception as error:  # noqa: BLE001 - kafka-python on an answer that it did not expect
-        remedy = "a defect of duewheel"
+        defect = "a defect of duewheel"
         if clients is None:
-            yield check.error(in_words(error), remedy)
+            yield check.error(in_words(error), defect)
             return
-        remedy += f", or an answer that no Apache Kafka from {OLDEST_KAFKA} on gives: "
-        yield check.error(clients.explain(error), f"{remedy}check its version")
+        other = f"an answer that no Apache Kafka from {OLDEST_KAFKA} on gives: check its version"
+        yield check.error(clients.explain(error), f"{defect}, or {other}")

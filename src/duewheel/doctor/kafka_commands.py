@@ -27,6 +27,16 @@ class KafkaCommands(NamedTuple):
         ids = f"--transactional-id {app_id}. --resource-pattern-type prefixed"
         return self.acl(["WRITE", "DESCRIBE"], ids)
 
+    def partitions(self, topic: str, count: int) -> str:
+        """Gives a topic more partitions: `count` with those that it has."""
+        return f"{self.topic('alter', topic)} --partitions {count}"
+
+    def replicas(self, count: int, *, is_own: bool) -> str:
+        """Gives the partitions of topics more replicas; `is_own`: of duewheel's."""
+        text = f"give each {count} with kafka-reassign-partitions.sh --bootstrap-server "
+        of_new = f"; `duewheel init --replication-factor {count}` for new" if is_own else ""
+        return f"{text}{self.address}{of_new}"
+
     def topic(self, action: Literal["alter", "create", "delete", "describe"], topic: str) -> str:
         """Acts on a topic; settings may follow."""
         return f"kafka-topics.sh --bootstrap-server {self.address} --{action} --topic {topic}"

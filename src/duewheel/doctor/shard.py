@@ -39,8 +39,8 @@ def _check_partitions(cluster: Cluster, timers: Sequence[Topic]) -> DoctorFindin
     try:
         mine = shard_settings.own(cluster.settings, known)
     except DuewheelError as error:
-        remedy = cluster.commands.topic("alter", timers[0].name)
-        return check.error(str(error), f"{remedy} --partitions {cluster.settings.shard.count}")
+        more = cluster.commands.partitions(timers[0].name, cluster.settings.shard.count)
+        return check.error(str(error), more)
     return check.ok(f"it has {len(mine)} of {len(known)} timer partitions")
 
 

@@ -40,9 +40,8 @@ def examine(cluster: Cluster) -> Findings:
     yield from check_matching(timer_findings_of(settings, matching, configs), commands)
     for name, topic in topics.items():
         if name not in known:  # without a leader, say: neither there nor gone
-            text = (
-                f"Kafka does not describe it at the moment: {for_code(topic.error_code).__name__}"
-            )
+            reason = for_code(topic.error_code).__name__
+            text = f"Kafka does not describe it at the moment: {reason}"
             yield Check("durability", f"topic {name}").error(text, commands.topic("describe", name))
         elif topic.exists:
             yield from check_durability(topic, commands, is_own=name in cluster.own_topics)
@@ -77,9 +76,7 @@ def as_finding(line: TopicFinding, commands: KafkaCommands) -> DoctorFinding:
         case TopicState.DIFFERS | TopicState.UNREAD | TopicState.COSTLY:
             severity = "error" if line.state is TopicState.DIFFERS else "warning"
             text = described(line)
-            remedy = line.reason
-            if line.remedy:
-                remedy = commands.setting(line.topic, line.remedy)
+            remedy = commands.setting(line.topic, line.remedy) if line.remedy else line.reason
         case TopicState.RIGHT | TopicState.CREATED:
             severity, text, remedy = "ok", "as it must be", ""
         case _:
@@ -110,11 +107,7 @@ def _problems(
     def set_to(value: str) -> str:
         return commands.setting(topic.name, value)
 
-    more = f"give each {_REPLICAS} with kafka-reassign-partitions.sh --bootstrap-server"
-    more += f" {commands.address}"
-    if is_own:
-        more += f"; `duewheel init --replication-factor {_REPLICAS}` for new"
-
+    more = commands.replicas(_REPLICAS, is_own=is_own)
     leaderless = [each.number for each in topic.partitions if each.leader < 0]
     lagging = [each.number for each in topic.partitions if each.in_sync < each.replicas]
     status = commands.topic("describe", topic.name)
@@ -144,7 +137,8 @@ def check_survivable(topic: Topic, commands: KafkaCommands) -> Findings:
     """Checks for a setting that no transaction survives."""
     found = unsurvivable(topic.config)
     if found:
-        text = f"{found.name} is {found.value}, below {found.least}: Kafka may refuse the end of a "
-        text += "transaction there, so its timers are parked"
-        remedy = commands.setting(topic.name, f"{found.name}={USUAL}")
-        yield Check("transaction_settings", f"topic {topic.name}").error(text, remedy)
+        yield Check("transaction_settings", f"topic {topic.name}").error(
+            f"{found.name} is {found.value}, below {found.least}: Kafka may refuse the end of a "
+            "transaction there, so its timers are parked",
+            commands.setting(topic.name, f"{found.name}={USUAL}"),
+        )
