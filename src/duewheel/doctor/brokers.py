@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from kafka import KafkaAdminClient
 from kafka.errors import UnsupportedVersionError
 
-from duewheel.api.examination import DoctorFinding
+from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Ended, Findings, refusing, unreachable
+from duewheel.doctor.findings import REFUSES, Check, Ended, Findings
 from duewheel.doctor.kafka_commands import KafkaCommands
 from duewheel.doctor.remedies import SETTINGS_OR_LISTENER, of_failure
 from duewheel.errors import ConfigError, DuewheelError
@@ -112,10 +112,12 @@ def _check_reachable(answer: _Answer) -> DoctorFinding:
 
 def _none_reached(address: str, answers: Sequence[_Answer]) -> DoctorFinding:
     if all(answer.is_refusal for answer in answers):
-        return refusing(address, "every broker refuses this client", SETTINGS_OR_LISTENER)
-    found = "no broker can be reached at the address that it advertises"
-    remedy = "correct the brokers' advertised.listeners, name resolution or firewall"
-    return unreachable(address, found, remedy)
+        check = Check(REFUSES, address)
+        return check.error("every broker refuses this client", SETTINGS_OR_LISTENER)
+    return Check(UNREACHABLE, address).error(
+        "no broker can be reached at the address that it advertises",
+        "correct the brokers' advertised.listeners, name resolution or firewall",
+    )
 
 
 def check_version(name: str, version: tuple[int, ...]) -> DoctorFinding:

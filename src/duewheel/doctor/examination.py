@@ -29,7 +29,7 @@ from duewheel.doctor import (
 )
 from duewheel.doctor.apis import OLDEST_KAFKA
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Ended, Findings, refusing
+from duewheel.doctor.findings import REFUSES, Check, Ended, Findings
 from duewheel.doctor.remedies import CLIENT_SETTINGS, of_failure
 from duewheel.doctor.scratch import ScratchTopic
 from duewheel.errors import ConfigError, DuewheelError
@@ -79,7 +79,7 @@ def examine(settings: Settings, clock: Clock, begun: Begun) -> Findings:
     try:
         reader = TopicChecks(settings.kafka.client_options("admin"), call_s)
     except ConfigError as error:
-        yield refusing(settings.kafka.servers, str(error), CLIENT_SETTINGS)
+        yield Check(REFUSES, settings.kafka.servers).error(str(error), CLIENT_SETTINGS)
         return
     with capture_errors(), reader:
         cluster = Cluster(settings, reader, clock)

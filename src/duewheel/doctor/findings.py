@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from duewheel.api.examination import UNREACHABLE, DoctorFinding, Examined, Severity
+from duewheel.api.examination import DoctorFinding, Examined, Severity
 
 _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "ok")
+REFUSES = "kafka_refuses"  # the code of the finding that brokers, once reached, accept no client
 Findings = Iterator[DoctorFinding]
 
 
@@ -50,16 +51,6 @@ class Check:
             found=found,
             remedy="" if severity == "ok" else remedy,
         )
-
-
-def unreachable(address: str, found: str, remedy: str) -> DoctorFinding:
-    """The finding that no broker can be reached."""
-    return Check(UNREACHABLE, address).error(found, remedy)
-
-
-def refusing(address: str, found: str, remedy: str) -> DoctorFinding:
-    """The finding of brokers that can be reached and accept no client."""
-    return Check("kafka_refuses", address).error(found, remedy)
 
 
 def summed_up(findings: Sequence[DoctorFinding]) -> Examined:

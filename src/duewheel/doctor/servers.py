@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duewheel.api.examination import DoctorFinding
+from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.deadline import Deadline
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.findings import Check, Ended, Findings, refusing, unreachable
+from duewheel.doctor.findings import REFUSES, Check, Ended, Findings
 from duewheel.doctor.remedies import BROKERS_LOG, CLIENT_SETTINGS, SETTINGS_OR_LISTENER
 from duewheel.errors import ConfigError, DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.bootstrap import capture_errors
@@ -43,7 +43,7 @@ def check_servers(clients: KafkaClients, made: Sequence[LoginAttempt]) -> Findin
     except ConfigError as error:
         raise Ended(client_refused(clients, error, "")) from error
     except KafkaUnavailable as error:
-        raise Ended(unreachable(clients.address, str(error), _REMEDY)) from error
+        raise Ended(Check(UNREACHABLE, clients.address).error(str(error), _REMEDY)) from error
     for each in made:
         check = Check("bootstrap_server", each.server)
         if each.problem:
@@ -55,8 +55,8 @@ def check_servers(clients: KafkaClients, made: Sequence[LoginAttempt]) -> Findin
 
 def client_refused(clients: KafkaClients, error: DuewheelError, last_error: str) -> DoctorFinding:
     """Makes the finding of servers that can be reached and accept no client."""
+    check = Check(REFUSES, clients.address)
     if isinstance(error, ConfigError):
-        return refusing(clients.address, str(error), CLIENT_SETTINGS)
+        return check.error(str(error), CLIENT_SETTINGS)
     last = f"; last log line: {clients.options.redacted(last_error)}" if last_error else ""
-    found = f"logs a client in, but serves none: {error}{last}"
-    return refusing(clients.address, found, BROKERS_LOG)
+    return check.error(f"logs a client in, but serves none: {error}{last}", BROKERS_LOG)

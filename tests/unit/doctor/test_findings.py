@@ -86,7 +86,7 @@ def test_a_remedy_is_only_for_what_needs_one() -> None:
 def test_the_documentation_names_every_finding() -> None:
     sources = "".join(path.read_text() for path in Path(doctor.__path__[0]).glob("*.py"))
     codes = set(re.findall(r'Check\("(\w+)"', sources))
-    named = codes | {UNREACHABLE}
+    named = codes | {UNREACHABLE, findings.REFUSES}
     assert len(named) > 25
     text = (DOCS / "kafka.md").read_text()
     section = text.split("## What `duewheel doctor` finds")[1].split("\n## ")[0]
