@@ -22,7 +22,7 @@ from duewheel import factory
 from duewheel.api.dead_letters import DeadLetterFilter
 from duewheel.checkpoints.progress import PartitionProgress
 from duewheel.client import DelayProducer
-from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import KafkaCommands
 from duewheel.doctor.topics import as_finding
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.ops.dead_letters.listing import list_letters

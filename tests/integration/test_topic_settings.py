@@ -24,7 +24,7 @@ from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.timer_topics_file import TopicSet
 from duewheel.config.settings import load
 from duewheel.dev.broker import DevBroker
-from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import KafkaCommands
 from duewheel.doctor.topics import check_matching
 from duewheel.errors import ConfigError
 from duewheel.java.find import Java

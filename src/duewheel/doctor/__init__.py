@@ -9,6 +9,5 @@ apis, brokers, clocks, rights, topics, targets, shard
                 a part each: Kafka's answers, and the checks of them
 trial, scratch  real transactions, in a topic of their own
 findings        a finding, and the summary
-remedies        the remedies of failures
-kafka_commands  the commands of Kafka that remedies name
+remedies        those of failures, and the commands of Kafka that an operator copies
 """

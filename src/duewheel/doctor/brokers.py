@@ -12,8 +12,7 @@ from duewheel.api.examination import UNREACHABLE, DoctorFinding
 from duewheel.doctor import apis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import REFUSES, Check, Ended, Findings
-from duewheel.doctor.kafka_commands import KafkaCommands
-from duewheel.doctor.remedies import SETTINGS_OR_LISTENER, of_failure
+from duewheel.doctor.remedies import SETTINGS_OR_LISTENER, KafkaCommands, of_failure
 from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka import shard_settings
 from duewheel.kafka.connect.bootstrap import advertised_brokers

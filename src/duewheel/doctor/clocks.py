@@ -14,8 +14,7 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.config.values import as_millis
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.kafka_commands import KafkaCommands
-from duewheel.doctor.remedies import BROKERS_LOG
+from duewheel.doctor.remedies import BROKERS_LOG, KafkaCommands
 from duewheel.doctor.scratch import STAMPED, ScratchTopic
 from duewheel.errors import DuewheelError
 from duewheel.kafka.progress.broker_clock import NotStamped, stamp_ms

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
-from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import KafkaCommands
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.topic_checks import TopicChecks

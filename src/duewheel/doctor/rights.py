@@ -20,8 +20,7 @@ from kafka.errors import (
 from duewheel.api.examination import DoctorFinding
 from duewheel.doctor.cluster import TRANSACTION_LOG, Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.kafka_commands import KafkaCommands
-from duewheel.doctor.remedies import BROKERS_LOG
+from duewheel.doctor.remedies import BROKERS_LOG, KafkaCommands
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka import shard_settings
 from duewheel.kafka.topics.description import Topic

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import KafkaCommands
 from duewheel.kafka.topics.description import Topic
 from duewheel.schemas.name_patterns import of_shell
 

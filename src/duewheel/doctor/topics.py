@@ -14,7 +14,7 @@ from kafka.errors import for_code
 from duewheel.api.examination import DoctorFinding, Severity
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Check, Findings
-from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import KafkaCommands
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState, described
 from duewheel.kafka.topics.topic_checks import findings_of, timer_findings_of

@@ -17,7 +17,7 @@ from duewheel.clock import SystemClock
 from duewheel.doctor import apis, brokers
 from duewheel.doctor.cluster import Cluster
 from duewheel.doctor.findings import Ended
-from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import KafkaCommands
 from duewheel.kafka.topics.topic_checks import TopicChecks
 from duewheel.kafka.transaction_limits import TransactionLimits
 

@@ -17,7 +17,7 @@ from duewheel.api.examination import DoctorFinding
 from duewheel.clock import SystemClock
 from duewheel.doctor import clocks
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import KafkaCommands
 from duewheel.doctor.scratch import ScratchTopic
 from duewheel.errors import KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients

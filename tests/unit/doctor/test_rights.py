@@ -18,7 +18,7 @@ from tests.harness.findings import severities, topic
 from duewheel.clock import SystemClock
 from duewheel.doctor import rights
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import KafkaCommands
 from duewheel.errors import ConfigError, KafkaUnavailable
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.topic_checks import TopicChecks

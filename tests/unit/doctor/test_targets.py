@@ -11,7 +11,7 @@ from duewheel.clock import SystemClock
 from duewheel.config.keys_and_defaults import TimerSection
 from duewheel.doctor import targets
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import KafkaCommands
 from duewheel.kafka.topics.topic_checks import TopicChecks
 
 COMMANDS = KafkaCommands("kafka:9092", "User:x")

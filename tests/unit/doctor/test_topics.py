@@ -12,7 +12,7 @@ from tests.harness.findings import partition, severities, topic
 from duewheel.clock import SystemClock
 from duewheel.doctor import targets, topics
 from duewheel.doctor.cluster import Cluster
-from duewheel.doctor.kafka_commands import KafkaCommands
+from duewheel.doctor.remedies import KafkaCommands
 from duewheel.kafka.topics.description import Topic
 from duewheel.kafka.topics.requirements import TopicFinding, TopicState
 from duewheel.kafka.topics.topic_checks import TopicChecks
