@@ -1,5 +1,5 @@
-"""The files of a shard: opened for a command, polled, or verified. No lock is taken: the shard's
-processes may run meanwhile.
+"""The files of a shard: opened for a command, identified, or verified. No lock is taken: the
+shard's processes may run meanwhile.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypedDict
 
 from duewheel.api.files import CheckedFiles, FileFinding
 from duewheel.checkpoints.fs import READING_FS, FileSystem
@@ -69,22 +68,6 @@ def require_recovered(state: State) -> None:
         raise RecoveryPending(
             "the shard recovers, and still reads its timer topics again: try later"
         )
-
-
-class ShardFields(TypedDict):
-    """The fields of `OfShard` (api/timers.py)."""
-
-    shard: int
-    shards: int
-    recovering: bool
-
-
-def shard_fields(settings: Settings, directory: DataDirectory) -> ShardFields:
-    """Returns the fields of a result that is read from the directory afterwards: a recovery that
-    ends between has not read all timers, and `recovering` must still say so.
-    """
-    shard, recovering = settings.shard, is_recovering(directory.state)
-    return ShardFields(shard=shard.index, shards=shard.count, recovering=recovering)
 
 
 def polled(is_so: Callable[[], bool], within_s: float) -> bool:

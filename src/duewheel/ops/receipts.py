@@ -22,6 +22,7 @@ from duewheel.kafka.log.columns import committed_records, records_one_by_one
 from duewheel.kafka.log.leader_requests import Fetched
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.ttl_cache import TtlCache
+from duewheel.ops.log_reader import by_number, log_reader
 from duewheel.ops.pages import (
     Parts,
     page_of_parts,
@@ -30,7 +31,6 @@ from duewheel.ops.pages import (
     ranges_after,
     rows_of_parts,
 )
-from duewheel.ops.topic_reader import by_number, topic_reader
 from duewheel.schemas.arrays import Bool
 from duewheel.schemas.batches import TopicPartition
 from duewheel.schemas.columns import constant, filled
@@ -86,7 +86,7 @@ def _parts(
 
 
 def _reader(settings: Settings) -> LogReader:
-    return topic_reader(settings, _topic(settings))
+    return log_reader(settings, _topic(settings))
 
 
 class ReceiptOffsets:

@@ -28,8 +28,15 @@ from duewheel.errors import ConfigError, Conflict, DuewheelError, TooMuch, Unack
 from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
 from duewheel.ops.changes.timer_writer import REQUESTS_AT_ONCE, TimerWriter
 from duewheel.ops.changes.written import WrittenChange, answer_so_far
-from duewheel.ops.files import ShardFields, open_files, shard_fields
-from duewheel.ops.timers.pending import handle_of, selection, source_of, summary_of
+from duewheel.ops.files import open_files
+from duewheel.ops.timers.pending import (
+    ShardFields,
+    handle_of,
+    selection,
+    shard_fields,
+    source_of,
+    summary_of,
+)
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks
 

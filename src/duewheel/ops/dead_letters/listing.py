@@ -31,6 +31,7 @@ from duewheel.kafka.progress.newest import newest_record
 from duewheel.kafka.progress.state_topic import state_partition
 from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.dead_letters.wanted_letters import WantedLetters
+from duewheel.ops.log_reader import by_number, log_reader
 from duewheel.ops.named_timer_topic import narrowed
 from duewheel.ops.pages import (
     Parts,
@@ -40,7 +41,6 @@ from duewheel.ops.pages import (
     ranges_after,
     rows_of_parts,
 )
-from duewheel.ops.topic_reader import by_number, topic_reader
 from duewheel.osutil.logs import shortened
 from duewheel.registry.values import decoded_fields
 from duewheel.schemas.arrays import Int64
@@ -139,7 +139,7 @@ def dead_letter_reader(
         ConfigError: the dead-letter topic does not exist.
         KafkaUnavailable: no answer in time.
     """
-    with topic_reader(settings, settings.dead_letter_topic) as records:
+    with log_reader(settings, settings.dead_letter_topic) as records:
         yield DeadLetterReader(records.topic_id(), settings, records, chunk_records)
 
 

@@ -26,11 +26,11 @@ from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, NoSuchSchedule, TooMuch
-from duewheel.ops.files import open_files, shard_fields
+from duewheel.ops.files import open_files
 from duewheel.ops.named_timer_topic import narrowed, timer_topic_of
 from duewheel.ops.schedules.read_before_change import LogEnds, files_to_change
 from duewheel.ops.schedules.schedule_record import without_messages
-from duewheel.ops.timers.pending import SEARCH_S, source_of
+from duewheel.ops.timers.pending import SEARCH_S, shard_fields, source_of
 from duewheel.schemas.partition_names import partition_name
 from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_chunks

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import TypedDict
 
 from duewheel.api.limits import tag_octets
 from duewheel.api.messages import KEY_SHOWN_BYTES, LONG_KEY_BYTES, octets_shown, start_of
@@ -20,7 +21,7 @@ from duewheel.client.handle import RecallHandle
 from duewheel.config.settings import Settings
 from duewheel.deadline import Deadline
 from duewheel.errors import TooMuch
-from duewheel.ops.files import open_files, shard_fields
+from duewheel.ops.files import is_recovering, open_files
 from duewheel.ops.named_timer_topic import decoded_handle, narrowed
 from duewheel.ops.pages import page_of_parts
 from duewheel.registry.values import decoded_fields
@@ -34,9 +35,26 @@ from duewheel.wheel.inspect.listing import (
     list_pending,
 )
 from duewheel.wheel.slots import closable_slot, slot_of
+from duewheel.wheel.storage.data_directory import DataDirectory
 
 PAGE_S = 0.5
 SEARCH_S = 10.0  # a producer may have written millions of timers with the id of a handle
+
+
+class ShardFields(TypedDict):
+    """The fields of `OfShard` (api/timers.py)."""
+
+    shard: int
+    shards: int
+    recovering: bool
+
+
+def shard_fields(settings: Settings, directory: DataDirectory) -> ShardFields:
+    """Returns the fields of a result that is read from the directory afterwards: a recovery that
+    ends between has not read all timers, and `recovering` must still say so.
+    """
+    shard, recovering = settings.shard, is_recovering(directory.state)
+    return ShardFields(shard=shard.index, shards=shard.count, recovering=recovering)
 
 
 def list_timers(

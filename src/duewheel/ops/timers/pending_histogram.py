@@ -18,7 +18,8 @@ from duewheel.api.timers import HistogramRange, PendingHistogram, StatsOfShard
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.config.values import as_millis
-from duewheel.ops.files import files_identity, open_files, shard_fields
+from duewheel.ops.files import files_identity, open_files
+from duewheel.ops.timers.pending import shard_fields
 from duewheel.ops.timers.pending_stats import stats_of
 from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.schemas.arrays import Int64

@@ -8,7 +8,8 @@ from duewheel.api.timers import LevelCount, PendingStats, StatsOfShard
 from duewheel.clock import Clock
 from duewheel.config.durations import format_duration_ms
 from duewheel.config.settings import Settings
-from duewheel.ops.files import ShardFields, open_files, shard_fields
+from duewheel.ops.files import open_files
+from duewheel.ops.timers.pending import ShardFields, shard_fields
 from duewheel.runtime.pending_breakdown import pending_breakdown
 from duewheel.wheel.inspect.listing import Filter, PendingTimer, list_pending
 from duewheel.wheel.inspect.pending_counts import PendingTimers

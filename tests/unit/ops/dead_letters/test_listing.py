@@ -114,7 +114,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Write:
 
     def write(octets: bytes | bytearray, end: int) -> Settings:
         log = WrittenLog(settings.dead_letter_topic, bytes(octets), end)
-        monkeypatch.setattr(listing, "topic_reader", lambda *_: log)
+        monkeypatch.setattr(listing, "log_reader", lambda *_: log)
         return settings
 
     replayed = SimpleNamespace(value=ReplayPosition("id").moved(0, 9, None, "timers").encode())

@@ -17,7 +17,7 @@ from duewheel.schemas.batches import TopicPartition
 T = TypeVar("T")
 
 
-def topic_reader(settings: Settings, topic: str) -> LogReader:
+def log_reader(settings: Settings, topic: str) -> LogReader:
     """A reader of a topic of duewheel's own; close it.
 
     Raises:
