@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 STOP_GRACE_S = 2.0  # once the process is stopping
 _CHECK_S = 0.1  # between checks of the stop event
+_POLL_S = 0.05
 
 
 class DeadlineExceeded(Exception):
@@ -126,3 +127,11 @@ def within(
     if future.done():  # while `after` ran
         return future.result()
     raise deadline.exceeded(what, "no answer")
+
+
+def polled(is_so: Callable[[], bool], within_s: float) -> bool:
+    """Whether it is so, or another process makes it so within that time."""
+    deadline = Deadline(within_s)
+    while not (found := is_so()) and not deadline.is_over:
+        time.sleep(_POLL_S)
+    return found

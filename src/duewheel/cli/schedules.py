@@ -71,7 +71,7 @@ def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output
     Exit code 1: ingest has not taken it within 10 s; it is written, and takes effect then. Or
     ingest has not read earlier records of the timer topic within 5 s; nothing is written.
     """
-    written = listing.completed(steps.put(steps.BlockingCalls(writer), name, new))
+    written = steps.completed(steps.put(steps.BlockingCalls(writer), name, new))
     say_if_missing(writer.settings, new.target)
     return _applied(writer, written, wait_s, output)
 
@@ -97,7 +97,7 @@ def next_(settings: Settings, name: str, timer_topic: str | None, output: Printe
     """Show the next ten instants of a schedule, in UTC and in its zone."""
     say_if_recovering(settings)
     look = partial(listing.next_instants, settings, SystemClock(), name, timer_topic)
-    found = listing.read_patiently(look)
+    found = steps.read_patiently(look)
     if found.paused:
         say(f"{name} is paused: none of these fires before `duewheel schedule resume`")
     if not found.due_ms:
@@ -213,11 +213,11 @@ def _changed(
     **named: P.kwargs,
 ) -> T:
     calls = steps.BlockingCalls(writer)
-    return listing.completed(steps.change(calls, make, name, timer_topic, *args, **named))
+    return steps.completed(steps.change(calls, make, name, timer_topic, *args, **named))
 
 
 def _applied(writer: TimerWriter, written: WrittenSchedule, wait_s: float, output: Printer) -> int:
-    row = listing.completed(steps.applied(steps.BlockingCalls(writer), written, wait_s))
+    row = steps.completed(steps.applied(steps.BlockingCalls(writer), written, wait_s))
     output.show(row)
     return _end_of_ingest_wait(writer, [] if row.applied else [row.name], wait_s)
 

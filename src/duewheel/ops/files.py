@@ -5,15 +5,13 @@ shard's processes may run meanwhile.
 from __future__ import annotations
 
 import errno
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from duewheel.api.files import CheckedFiles, FileFinding
 from duewheel.checkpoints.fs import READING_FS, FileSystem
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings
-from duewheel.deadline import Deadline
 from duewheel.errors import (
     AS_ITS_USER,
     ConfigError,
@@ -27,8 +25,6 @@ from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.wheel.storage import full_check
 from duewheel.wheel.storage.data_directory import DataDirectory
 from duewheel.wheel.storage.findings import FINDINGS_MAX
-
-_POLL_S = 0.05
 
 
 def open_files(settings: Settings, fs: FileSystem = READING_FS) -> DataDirectory:
@@ -68,14 +64,6 @@ def require_recovered(state: State) -> None:
         raise RecoveryPending(
             "the shard recovers, and still reads its timer topics again: try later"
         )
-
-
-def polled(is_so: Callable[[], bool], within_s: float) -> bool:
-    """Returns whether a process of the shard makes it so within that time."""
-    deadline = Deadline(within_s)
-    while not (found := is_so()) and not deadline.is_over:
-        time.sleep(_POLL_S)
-    return found
 
 
 @contextmanager

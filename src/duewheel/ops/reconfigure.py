@@ -32,11 +32,12 @@ from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.progress import Progress
 from duewheel.config import setting_names
 from duewheel.config.settings import Settings
+from duewheel.deadline import polled
 from duewheel.errors import ConfigError, DuewheelError, RecoveryRefused
 from duewheel.kafka.progress.all_shards import all_shards
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.topics.admin import KafkaAdmin
-from duewheel.ops.files import open_state, polled
+from duewheel.ops.files import open_state
 from duewheel.osutil.signals import stop_signals
 from duewheel.runtime import take_settings
 from duewheel.runtime.checkpointer import DurableCheckpoints

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import chain
@@ -25,10 +25,10 @@ from duewheel.errors import ConfigError, DuewheelError
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.schedules.changes import await_taken, partition_of, write_record
-from duewheel.ops.schedules.listing import READ_PAUSES_S, completed, copies_of, find_schedules
+from duewheel.ops.schedules.listing import READ_PAUSES_S, copies_of, find_schedules
 from duewheel.ops.schedules.read_before_change import LogEnds, files_to_change
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested, without_messages
-from duewheel.ops.schedules.steps import BlockingCalls, ends_to_change
+from duewheel.ops.schedules.steps import BlockingCalls, completed, ends_to_change
 from duewheel.schemas import header_names as names
 from duewheel.wheel.inspect.listing import PendingTimer
 
@@ -152,21 +152,43 @@ def _steps(
     _refuse(path, wrong)
     wanted = {name: record.timer_topic for name, record in records.items()}
     ends = completed(ends_to_change(BlockingCalls(writer), sorted(set(wanted.values()))))
-    timers = _pending(settings, wanted, ends)
+    timers, others = _read_pending(settings, wanted, ends, prune=prune)
     steps = [_step(writer, n, record, timers.get(n), now_ms) for n, record in records.items()]
-    return [*steps, *(_removed(settings, wanted, ends) if prune else ())]
+    return [*steps, *others]
 
 
-def _pending(
+def _read_pending(
+    settings: Settings, wanted: Mapping[str, str], ends: LogEnds, *, prune: bool
+) -> tuple[dict[str, PendingTimer], Iterable[_Step]]:
+    """Finds the schedules of the file as `find_schedules`, and with `prune` those to stop. Looks
+    again after pauses, because some may be on their way; once all of the file are there, only for
+    those to stop, whose names it does not have.
+    """
+    found, others = dict[str, PendingTimer](), dict[tuple[object, ...], _Step]()
+    for pause_s in (0.0, *READ_PAUSES_S):
+        time.sleep(pause_s)
+        missing = {name: topic for name, topic in wanted.items() if name not in found}
+        found |= find_schedules(settings, missing, ends)
+        if prune:
+            others |= _others(settings, wanted, ends)
+        elif len(found) == len(wanted):
+            break
+    return found, others.values()
+
+
+def _others(
     settings: Settings, wanted: Mapping[str, str], ends: LogEnds
-) -> dict[str, PendingTimer]:
-    """Finds schedules as `find_schedules`; looks again for those that may be on their way."""
-    found = find_schedules(settings, wanted, ends)
-    for pause_s in READ_PAUSES_S:
-        if missing := wanted.keys() - found.keys():
-            time.sleep(pause_s)
-            found |= find_schedules(settings, {name: wanted[name] for name in missing}, ends)
-    return found
+) -> dict[tuple[object, ...], _Step]:
+    """The stops of schedules that the file lacks, in the timer topics that it names."""
+    steps = dict[tuple[object, ...], _Step]()
+    with files_to_change(settings, ends) as directory:
+        copies = copies_of(directory, wanted.values())
+        for record in chain.from_iterable(map(without_messages, copies)):
+            name = record.name.decode(errors="surrogateescape")
+            if wanted.get(name) != record.timer_topic:
+                place = record.timer_topic, name, record.partition
+                steps[place] = _Step(name, "removed", record)
+    return steps
 
 
 def _step(
@@ -210,23 +232,6 @@ def _is_ours(writer: TimerWriter, record: ScheduleRecord) -> bool:
     with writer.producer(record.timer_topic) as producer:
         partition = record.timer_topic, partition_of(producer, record)
     return owns(writer.settings.shard, partition)
-
-
-def _removed(settings: Settings, wanted: Mapping[str, str], ends: LogEnds) -> Iterator[_Step]:
-    """Yields the stops of schedules that the file lacks, in the timer topics that it names; looks
-    again for those that are on their way.
-    """
-    found = dict[tuple[object, ...], ScheduleRecord]()
-    for pause_s in (0.0, *READ_PAUSES_S):
-        time.sleep(pause_s)
-        with files_to_change(settings, ends) as directory:
-            copies = copies_of(directory, wanted.values())
-            for each in chain.from_iterable(map(without_messages, copies)):
-                found[each.timer_topic, each.name, each.partition] = each
-    for record in found.values():
-        name = record.name.decode(errors="surrogateescape")
-        if wanted.get(name) != record.timer_topic:
-            yield _Step(name, "removed", record)
 
 
 def _shown(record: ScheduleRecord) -> dict[str, str]:

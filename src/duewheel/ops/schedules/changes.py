@@ -19,13 +19,14 @@ from duewheel.checkpoints.progress import shard_of
 from duewheel.client import DelayProducer, Timer
 from duewheel.client.request_headers import timer_headers
 from duewheel.config.settings import Settings
+from duewheel.deadline import polled
 from duewheel.errors import ConfigError, NoSuchSchedule
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.changes.written import result_of
-from duewheel.ops.files import open_state, polled
+from duewheel.ops.files import open_state
 from duewheel.ops.schedules.listing import find_schedules, require_schedule
 from duewheel.ops.schedules.read_before_change import LogEnds, unread_below
 from duewheel.ops.schedules.schedule_record import ScheduleRecord, requested

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import math
 import sys
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from duewheel.api.schedules import NextInstants, ScheduleList, ScheduleSummary
 from duewheel.clock import Clock
@@ -178,37 +177,13 @@ async def patiently(
     last: Callable[[], Awaitable[T]] | None = None,
 ) -> T:
     """Calls it, and again after each pause, until it does not raise NoSuchSchedule; after all
-    pauses it calls `last`, if given. Who has a thread to wait in calls it by `completed`.
+    pauses it calls `last`, if given.
     """
     for pause_s in pauses_s:
         with suppress(NoSuchSchedule):
             return await call()
         await sleep(pause_s)
     return await (call() if last is None else last())
-
-
-def completed(steps: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that awaits only calls that block, and returns its result."""
-    try:
-        steps.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("a call has not blocked")
-
-
-def read_patiently(read: Callable[[], T]) -> T:
-    """Calls a read of one schedule, and again after each pause while there is none."""
-
-    async def made() -> T:
-        return read()
-
-    return completed(patiently(made, READ_PAUSES_S, sleep_in_thread))
-
-
-async def sleep_in_thread(seconds: float) -> None:
-    """Waits in the thread of `completed`."""
-    time.sleep(seconds)  # noqa: ASYNC251 - in no event loop
 
 
 def _matching(directory: DataDirectory, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:

@@ -7,16 +7,17 @@ and nothing else, and `completed` runs those of a command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.config.settings import Settings
+from duewheel.deadline import polled
 from duewheel.errors import DuewheelError
 from duewheel.ops.changes.timer_writer import TimerWriter
-from duewheel.ops.files import polled
 from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules import changes, listing, read_before_change
 from duewheel.ops.schedules.changes import WrittenSchedule
@@ -66,8 +67,31 @@ class BlockingCalls:
     async def until(self, is_so: Callable[[Settings], bool], within_s: float) -> bool:
         return polled(partial(is_so, self.settings), within_s)
 
-    async def sleep(self, seconds: float) -> None:
-        await listing.sleep_in_thread(seconds)
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - in no event loop
+
+
+def completed(steps: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that awaits only calls that block, and returns its result.
+
+    Without an event loop: that would hold a Ctrl-C until the present call returns.
+    """
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a call has not blocked")
+
+
+def read_patiently(read: Callable[[], T]) -> T:
+    """Calls a read of one schedule, and again after each pause while there is none."""
+
+    async def made() -> T:
+        return read()
+
+    return completed(listing.patiently(made, listing.READ_PAUSES_S, BlockingCalls.sleep))
 
 
 async def change(

@@ -21,8 +21,9 @@ from duewheel.checkpoints.state_file import State
 from duewheel.checkpoints.unfinished_recovery import recovering
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
+from duewheel.deadline import polled
 from duewheel.errors import ConfigError, RecoveryPending
-from duewheel.ops.files import open_state, polled
+from duewheel.ops.files import open_state
 
 
 def promote_standby(settings: Settings, clock: Clock, wait_ms: int = PROMOTION_MS) -> Promoted:
