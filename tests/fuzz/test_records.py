@@ -22,7 +22,7 @@ from duewheel.checkpoints.dlq_replay_position import ReplayPosition
 from duewheel.checkpoints.import_position import ImportPosition
 from duewheel.checkpoints.relay_position import RelayPosition
 from duewheel.checkpoints.reshard_records import is_unfinished_notice, notice
-from duewheel.client.replies import answers_in
+from duewheel.client.replies import replies_in
 from duewheel.client.retry_headers import Attempts, Failure, error_text, own_headers
 from duewheel.errors import RecoveryRefused
 from duewheel.kafka.log.columns import committed_records, records_one_by_one
@@ -104,7 +104,7 @@ def test_any_reply(damage: Change, data: st.DataObject, headers: list[str]) -> N
     samples = {SOURCE: b"timers-0@17", ANSWER: b"cancelled", "trace": b"7"}
     record = encode(0, b"key", None, [(name, samples[name]) for name in headers])
     fetched = fetched_of(sealed_body(damage(data, record), 1))
-    for source, word in answers_in(records_of(fetched)):
+    for source, word in replies_in(records_of(fetched)):
         assert source and word in Answer
 
 

@@ -88,11 +88,11 @@ def test_cancelled_cancels_hold_no_thread_and_let_the_reader_go(
             proxy.clear()
             await producer.cancel("7", key=b"k")
             await cancelled_again_and_again(lambda: producer.cancel("7", key=b"k"))
-            answers = producer._opened().answers  # noqa: SLF001 - no one else sees what is open
-            assert answers is not None
+            replies = producer._opened().replies  # noqa: SLF001 - no one else sees what is open
+            assert replies is not None
             await asyncio.to_thread(
                 wait_until,
-                lambda: not answers._unwritten,  # noqa: SLF001
+                lambda: not replies._unwritten,  # noqa: SLF001
                 "the reader stays",
                 ANSWER_S,
             )

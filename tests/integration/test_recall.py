@@ -29,7 +29,7 @@ from tests.harness.sparkless_shard import SparklessShard, until
 
 from duewheel.api.requests import NamedTimers, Replacement
 from duewheel.client import Answer, Cancel, DelayProducer, Timer, transaction
-from duewheel.client.replies import AnswerReader
+from duewheel.client.replies import ReplyReader
 from duewheel.clock import SystemClock
 from duewheel.config.settings import load
 from duewheel.errors import ConfigError, DuewheelError, InvalidTimer
@@ -341,7 +341,7 @@ def test_each_request_finds_its_own_answer(
     for each, word in reversed(list(zip(written, words, strict=True))):
         answerer.answer(source(each), word)
     assert [each.answer(WITHIN_S) for each in written] == words
-    assert [t.name for t in threading.enumerate()].count("answers") == 1
+    assert [t.name for t in threading.enumerate()].count("replies") == 1
 
 
 def test_an_answer_in_a_transaction_counts_once_that_is_committed(
@@ -368,7 +368,7 @@ def test_an_answer_may_come_before_the_acknowledgement(
 ) -> None:
     """And what is kept for that is bounded by the requests that are open."""
     client = KafkaClients({"bootstrap_servers": topics.servers})
-    reader = AnswerReader(client, topics.replies, early_max=20, fetch_bytes=1)
+    reader = ReplyReader(client, topics.replies, early_max=20, fetch_bytes=1)
 
     def answer(number: int, word: str = "unknown") -> None:
         """In one partition, so that they are read in this order."""
@@ -405,7 +405,7 @@ def test_an_answer_may_come_before_the_acknowledgement(
 def test_answers_to_others_do_not_stop_the_reader(topics: RecallTopics, answerer: Answerer) -> None:
     """Though a request is open that Kafka does not acknowledge."""
     client = KafkaClients({"bootstrap_servers": topics.servers})
-    reader = AnswerReader(client, topics.replies, early_max=20, fetch_bytes=1)
+    reader = ReplyReader(client, topics.replies, early_max=20, fetch_bytes=1)
     stuck, written = reader.expect("t-1"), reader.expect("t")
     for number in range(40):
         answerer.answer(f"t-2-0@{number}", "unknown", partition=0)

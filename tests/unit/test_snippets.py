@@ -373,8 +373,8 @@ class QuickConsumer:
         pass
 
 
-class QuickAnswers:
-    """Stands for AnswerReader: each request has cancelled something."""
+class QuickReplies:
+    """Stands for ReplyReader: each request has cancelled something."""
 
     def __init__(self, settings: object, reply_topic: str) -> None:
         pass
@@ -417,7 +417,7 @@ def test_programs_run(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(producer, "KafkaProducer", QuickKafka)
     monkeypatch.setattr(kafka, "KafkaProducer", QuickTransactions)
     monkeypatch.setattr(kafka, "KafkaConsumer", QuickConsumer)
-    monkeypatch.setattr(producer, "AnswerReader", QuickAnswers)
+    monkeypatch.setattr(producer, "ReplyReader", QuickReplies)
     monkeypatch.setattr(producer, "MessageReader", QuickMessages)
     monkeypatch.setattr(tables, "load", lambda _: None)
     none = replace(tables.LISTS["pending"], _rows=lambda *_: iter(()))

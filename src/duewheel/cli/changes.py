@@ -17,7 +17,7 @@ from duewheel.cli.replies import (
     say_if_missing,
     say_if_recovering,
     say_what_keep_does,
-    show_answer,
+    show_outcome,
     with_wait,
 )
 from duewheel.cli.request_options import OF_NEW_TIMER, OF_PENDING_TIMERS, with_fields, with_request
@@ -63,7 +63,7 @@ def cancel(writer: TimerWriter, named: NamedTimers, wait: ReplyWait, output: Pri
     goes_on = wait.goes_on(writer.settings)
     written = requests.cancel(writer, named, reply=wait.seconds > 0)
     result = written.after(wait.seconds, goes_on)
-    return show_answer(writer.settings, result, wait, output)
+    return show_outcome(writer.settings, result, wait, output)
 
 
 @click.command("cancel-matching", cls=CommandWithExamples)
@@ -143,4 +143,4 @@ def reschedule(
     if new.topic is not None:
         say_if_missing(writer.settings, new.topic)
     result = written.after(wait.seconds, goes_on)
-    return show_answer(writer.settings, result, wait, output)
+    return show_outcome(writer.settings, result, wait, output)

@@ -87,7 +87,7 @@ def with_wait(command: Command) -> Command:
     return waiting
 
 
-def show_answer(
+def show_outcome(
     settings: Settings, result: Answered | RescheduledTimer, wait: ReplyWait, output: Printer
 ) -> int:
     """Prints the outcome of a request; returns the exit code."""

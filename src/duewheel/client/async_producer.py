@@ -37,7 +37,7 @@ from kafka.errors import IllegalStateError
 
 from duewheel.api.due_time import NonNullHeader
 from duewheel.client.producer import DelayProducer, future_of
-from duewheel.client.replies import AnswerReader
+from duewheel.client.replies import ReplyReader
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,10 +66,10 @@ def _requested(
 
     @functools.wraps(method)
     async def call(self: AsyncDelayProducer, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        answers = self._opened().answers if kwargs.get("reply", True) else None
+        replies = self._opened().replies if kwargs.get("reply", True) else None
         timer = args[0] if args else kwargs.get("timer")
         timer_topic = str(kwargs.get("timer_topic") or self.timer_topic)
-        async with self._turn(timer), _expecting(answers, timer_topic):
+        async with self._turn(timer), _expecting(replies, timer_topic):
             producer = self._opened()  # it may have been closed meanwhile
             sent = await self._hand_over(lambda: method(producer, *args, **kwargs))
         return await asyncio.wrap_future(sent)
@@ -78,22 +78,22 @@ def _requested(
 
 
 @asynccontextmanager
-async def _expecting(answers: AnswerReader | None, timer_topic: str) -> AsyncIterator[None]:
+async def _expecting(replies: ReplyReader | None, timer_topic: str) -> AsyncIterator[None]:
     """Has the replies read meanwhile, so that the call itself does not wait for their reader.
 
     Raises:
-        KafkaUnavailable, ConfigError: as `AnswerReader.expect`.
+        KafkaUnavailable, ConfigError: as `ReplyReader.expect`.
     """
-    if answers is None:
+    if replies is None:
         yield
         return
-    number, joined = answers.expect_soon(timer_topic)
+    number, joined = replies.expect_soon(timer_topic)
     try:
         if joined is not None:
             await asyncio.wrap_future(joined)
         yield
     finally:
-        answers.failed(number)  # the call itself has expected the reply, too
+        replies.failed(number)  # the call itself has expected the reply, too
 
 
 class AsyncDelayProducer:

@@ -39,7 +39,7 @@ from duewheel.client import request_headers
 from duewheel.client.futures import Acknowledgement, Cancel, Rescheduled, Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.client.message_reader import MessageReader, RawBytes, Untouching
-from duewheel.client.replies import AnswerReader
+from duewheel.client.replies import ReplyReader
 from duewheel.clock import SystemClock
 from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, InvalidTimer, KafkaUnavailable
@@ -135,7 +135,7 @@ class DelayProducer:
         self._described: set[str] = set()  # timer topics that exist
         self._client = client = KafkaClients(shared_out_of(options))
         self._messages = MessageReader(client)
-        self.answers = None if reply_topic is None else AnswerReader(client, reply_topic)
+        self.replies = None if reply_topic is None else ReplyReader(client, reply_topic)
         timeout_ms = options.pop("bootstrap_timeout_ms", None) or _BOOTSTRAP_MS
         self._producer = client.open(KafkaProducer, Deadline(timeout_ms / 1000), **options, **own)
 
@@ -260,7 +260,7 @@ class DelayProducer:
         return self._ask(
             *(f"cancel of {timer_id!r}", topic),
             lambda: self._producer.send(topic, RawBytes(), key, request, number),
-            lambda at, answer: Cancel(timer_id, at.topic, at.partition, at.offset, answer),
+            lambda at, reply: Cancel(timer_id, at.topic, at.partition, at.offset, reply),
             reply=reply,
         )
 
@@ -329,7 +329,7 @@ class DelayProducer:
         return self._ask(
             *(f"reschedule of {timer_id!r}", timer_topic),
             lambda: self._send(timer_topic, value, key, request, number),
-            lambda at, answer: Rescheduled(*self._timer(timer_id, when, at), answer),
+            lambda at, reply: Rescheduled(*self._timer(timer_id, when, at), reply),
             reply=reply,
         )
 
@@ -394,8 +394,8 @@ class DelayProducer:
         try:
             self._producer.close(timeout_s)
         finally:
-            if self.answers is not None:
-                self.answers.close(timeout_s)
+            if self.replies is not None:
+                self.replies.close(timeout_s)
             self._messages.close()
 
     def __enter__(self) -> Self:
@@ -547,17 +547,17 @@ class DelayProducer:
         reply: bool,
     ) -> Future[T]:
         """Registers for the reply first, then writes: a reply may come before `write` returns."""
-        answers = self.answers if reply else None
-        if answers is None:
+        replies = self.replies if reply else None
+        if replies is None:
             return future_of(what, write(), lambda at: made(at, None))
-        request = answers.expect(timer_topic)
+        request = replies.expect(timer_topic)
         try:
             sent = write()
         except BaseException:
-            answers.failed(request)
+            replies.failed(request)
             raise
-        sent.add_errback(lambda _: answers.failed(request))
-        return future_of(what, sent, lambda at: made(at, answers.written(request, _source(at))))
+        sent.add_errback(lambda _: replies.failed(request))
+        return future_of(what, sent, lambda at: made(at, replies.written(request, _source(at))))
 
 
 def has_due_time(headers: Iterable[NonNullHeader]) -> bool:

@@ -3,14 +3,14 @@
 One reader serves all requests of a producer, in a thread of its own and without a consumer group:
 
     expect    before a request is written: read from the topic's present end, or from before it
-    written   the request's record is acknowledged: its answer names the record in TIMER_SOURCE
+    written   the request's record is acknowledged: its reply names the record in TIMER_SOURCE
     failed    the request was not written
 
 It reads only while requests are open. Memory is bounded:
 
-- A request waits for its answer only while the caller holds its future.
-- An answer may come before the acknowledgement of its request. Unclaimed answers are kept while a
-  request is open that was expected before they came. Reading pauses at _EARLY_MAX of them. Answers
+- A request waits for its reply only while the caller holds its future.
+- A reply may come before the acknowledgement of its request. Unclaimed replies are kept while a
+  request is open that was expected before they came. Reading pauses at _EARLY_MAX of them. Replies
   for timer topics to which no request is open are others', and not kept.
 """
 
@@ -33,13 +33,13 @@ from duewheel.schemas.header_names import ANSWER, SOURCE, Answer
 from duewheel.threads import Worker
 
 _STOP_S = 5.0
-_EARLY_MAX = 10_000  # unclaimed answers at which reading pauses
-_FETCH_BYTES = 256 << 10  # of one poll: about a thousand answers, above which it pauses late
+_EARLY_MAX = 10_000  # unclaimed replies at which reading pauses
+_FETCH_BYTES = 256 << 10  # of one poll: about a thousand replies, above which it pauses late
 _STALLED_S = 30.0  # to connect, and to find the end of the topic
 _WORDS = {word.encode(): word for word in Answer}
 
 
-class AnswerReader:
+class ReplyReader:
     """See the module's head. Thread-safe.
 
     Example:
@@ -60,7 +60,7 @@ class AnswerReader:
         Args:
             client: of the cluster.
             topic: the reply topic.
-            early_max: unclaimed answers at which reading pauses.
+            early_max: unclaimed replies at which reading pauses.
             fetch_bytes: read at a time, unless a record batch is larger.
         """
         self._client = client
@@ -69,7 +69,7 @@ class AnswerReader:
         self._thread: Worker | None = None
         self._changed = threading.Condition()  # guards what follows
         self._closed = False
-        self._reading = False  # and from a position at which no open request's answer is missed
+        self._reading = False  # and from a position at which no open request's reply is missed
         self._joining: list[Future[None]] = []  # requests that wait for that
         self._numbers = count()
         # In the order of their numbers. A dict reaches its first one past all that were removed.
@@ -81,7 +81,7 @@ class AnswerReader:
         self._waiting: WeakValueDictionary[str, Future[Answer]] = WeakValueDictionary()
 
     def expect(self, timer_topic: str) -> int:
-        """Be ready for the answer to a request that is about to be written to a timer topic.
+        """Be ready for the reply to a request that is about to be written to a timer topic.
 
         Blocks while the reader connects, or finds the end of the topic; that is the first time, and
         whenever no request was open.
@@ -114,27 +114,27 @@ class AnswerReader:
             joined.set_running_or_notify_cancel()  # a cancelled one could not be settled
             self._joining.append(joined)
             if self._thread is None:
-                self._thread = Worker("answers", self._run)
+                self._thread = Worker("replies", self._run)
                 self._thread.start()
             self._changed.notify_all()
             return number, joined
 
     def written(self, number: int, source: str) -> Future[Answer]:
-        """The request's record is `source`. Returns the future of its answer, awaited while
+        """The request's record is `source`. Returns the future of its reply, awaited while
         the caller holds that future.
         """
-        answer: Future[Answer] = Future()
-        answer.set_running_or_notify_cancel()  # a cancelled one could not be answered
+        reply: Future[Answer] = Future()
+        reply.set_running_or_notify_cancel()  # a cancelled one could not be set
         with self._changed:
             early = self._early.get(source)
             if early is not None:
-                answer.set_result(early[1])
+                reply.set_result(early[1])
             elif number in self._unwritten:
-                self._waiting[source] = answer
+                self._waiting[source] = reply
             else:
-                answer.set_exception(self._failure)
+                reply.set_exception(self._failure)
             self._forget(number)
-        return answer
+        return reply
 
     def failed(self, number: int) -> None:
         """The request was not written, or its offset is unknown."""
@@ -148,7 +148,7 @@ class AnswerReader:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(_STOP_S if timeout_s is None else min(timeout_s, _STOP_S))
-        self._fail(DuewheelError("the producer was closed before the answer came"))
+        self._fail(DuewheelError("the producer was closed before the reply came"))
 
     # ---- under the lock ------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class AnswerReader:
         return number
 
     def _forget(self, number: int) -> None:
-        """Close the request, and drop the answers that only it could claim."""
+        """Close the request, and drop the replies that only it could claim."""
         self._unwritten.pop(number, None)
         first = next(iter(self._unwritten), None)
         while self._early and (first is None or next(iter(self._early.values()))[0] < first):
@@ -211,10 +211,10 @@ class AnswerReader:
             return self._reading
 
     def _take(self, records: Iterable[Record]) -> None:
-        answers = list(answers_in(records))
+        replies = list(replies_in(records))
         with self._changed:
             newest, topics = next(reversed(self._unwritten), 0), set(self._unwritten.values())
-            for source, word in answers:
+            for source, word in replies:
                 waiting = self._waiting.pop(source, None)
                 if waiting is not None:
                     waiting.set_result(word)
@@ -228,7 +228,7 @@ class AnswerReader:
         return KafkaUnavailable(f"Kafka at {self._client.address}: {text}")
 
     def _fail(self, error: DuewheelError) -> None:
-        """Fail all requests: their answers may have been missed."""
+        """Fail all requests: their replies may have been missed."""
         with self._changed:
             self._reading = False
             self._failure = error
@@ -248,8 +248,8 @@ class AnswerReader:
         self._joining.clear()
 
 
-def answers_in(records: Iterable[Record]) -> Iterator[tuple[str, Answer]]:
-    """Source and word of those records that are answers; others may lie there, too."""
+def replies_in(records: Iterable[Record]) -> Iterator[tuple[str, Answer]]:
+    """Source and word of those records that are replies; others may lie there, too."""
     for record in records:
         headers = dict(record.headers)  # of several with a name the last one counts
         source, word = headers.get(SOURCE), headers.get(ANSWER)

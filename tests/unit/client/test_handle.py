@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from duewheel.api.changes import Answered
 from duewheel.api.requests import NamedTimers
 from duewheel.cli.output import Printer
-from duewheel.cli.replies import ReplyWait, show_answer
+from duewheel.cli.replies import ReplyWait, show_outcome
 from duewheel.client import Timer
 from duewheel.client.handle import RecallHandle, id_bytes
 from duewheel.config.keys_and_defaults import TimerSection as Timer_
@@ -173,7 +173,7 @@ def test_exit_codes(
     settings = Settings(timer=Timer_(topics=("orders.delayed",), reply_topic=reply_topic))
     place = {"id": "a", "timer_topic": "orders.delayed", "partition": 0, "offset": 1}
     result = Answered.model_validate({**place, "answer": answer})
-    assert show_answer(settings, result, ReplyWait(wait_s), Printer(is_json=True)) == code
+    assert show_outcome(settings, result, ReplyWait(wait_s), Printer(is_json=True)) == code
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {**place, "answer": answer}
     assert (says in shown.err) and bool(says) == bool(shown.err)

@@ -24,7 +24,7 @@ from duewheel.errors import ConfigError
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
 from duewheel.ops.changes.timer_writer import TimerWriter
-from duewheel.ops.changes.written import WrittenChange, answered, result_of
+from duewheel.ops.changes.written import WrittenChange, acknowledged, result_of
 from duewheel.ops.named_timer_topic import decoded_handle, timer_topic_of
 
 TimerCall = Callable[[DelayProducer], Future[Timer]]  # writes one timer
@@ -84,7 +84,7 @@ def cancel(writer: TimerWriter, timer: NamedTimers, *, reply: bool) -> WrittenCh
         request = producer.cancel(
             timer.name, key=timer.key_octets, partition=timer.partition, reply=reply
         )
-        return answered(Answered, request)
+        return acknowledged(Answered, request)
 
 
 def reschedule(
@@ -117,7 +117,7 @@ def reschedule(
             reply=reply,
             **new.due.arguments,
         )
-        return answered(RescheduledTimer, request)
+        return acknowledged(RescheduledTimer, request)
 
 
 def topic_of(settings: Settings, timer: KeyedTimers) -> str:

@@ -16,7 +16,7 @@ from duewheel.errors import Conflict
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.requests import require_due
 from duewheel.ops.changes.timer_writer import TimerWriter
-from duewheel.ops.changes.written import WrittenChange, answered
+from duewheel.ops.changes.written import WrittenChange, acknowledged
 from duewheel.ops.files import open_state, require_recovered
 from duewheel.ops.timers.pending import handle_of, pending_by_handle, source_of
 from duewheel.wheel.inspect.listing import PendingTimer
@@ -91,4 +91,4 @@ def _replace(
             reply=reply,
             **due.arguments,
         )
-        return answered(ReplacedPending, request, former_due_ms=timer.due_ms)
+        return acknowledged(ReplacedPending, request, former_due_ms=timer.due_ms)

@@ -44,7 +44,7 @@ class WrittenChange(Generic[R]):
         return self.result()
 
 
-def answered(
+def acknowledged(
     kind: type[R], request: Future[Cancel] | Future[Rescheduled], **others: object
 ) -> WrittenChange[R]:
     """Waits for the acknowledgement of a request; `others` are fields of its result.
