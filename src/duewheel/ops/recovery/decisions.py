@@ -3,8 +3,17 @@
 Cancels, replacements and `keep` are decided here, as the lost shard has decided them; they are not
 written, because the new shard might deliver a timer that is due before it reads the cancel.
 
+The records of one id, or without an id of one due time, are a group, in the order of their offsets:
+
+    1. a group of one record, or of timers and cancels of all earlier ones, is decided by columns
+       (_add_plain)
+    2. any other, record by record: a copy stands for its timer, a cancel by handle stops a single
+       one, and a timer with `keep` is left out while another one is pending (_Group)
+    3. of the timers with one id and due time as many have left as there are receipts; the others
+       wait, or are cancelled (_settle)
+
 Any producer can write ten million records with one id, and memory must suffice for them. So there
-are columns for all records; only copies, `keep` and cancels by handle need Python's objects.
+are columns for all records; only step 2 needs Python's objects.
 """
 
 from __future__ import annotations

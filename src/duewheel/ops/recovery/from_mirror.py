@@ -42,7 +42,7 @@ from duewheel.ops.recovery.mirrored_lines import LINE_BYTES_MAX, Lines, Waiting
 from duewheel.ops.recovery.mirrored_rows import MirroredRows, rows_of
 from duewheel.ops.shard.present_files import newest_progress
 from duewheel.osutil.terminal import Advanced, unseen
-from duewheel.schemas.arrays import Int64
+from duewheel.schemas.arrays import Bool, Int64
 from duewheel.schemas.batches import NEVER, NO_KEY, OffsetRanges, TopicPartition
 from duewheel.schemas.partition_names import partition_name
 
@@ -167,26 +167,30 @@ def _lost_partitions(
             f"{names}: no such topic, so {', '.join(missing)} has no mirror here: copy it, or take "
             "it out of timer.topics"
         )
-    for name in sorted(mirrors):
-        if name in settings.timer_topics:
+    for name, topic in sorted(mirrors.items()):
+        _require_usable(settings, name, configs.get(name, {}))
+        if (here := counts.get(topic, counts[name])) != counts[name]:
             raise ConfigError(
-                f"{name} is a timer topic here: this shard would read the mirror. Take it out of "
-                "timer.topics"
-            )
-        if configs.get(name, {}).get(_STAMPED) == "LogAppendTime":
-            why = f"{_STAMPED}=LogAppendTime: the times of its records are the mirror's own"
-            raise ConfigError(
-                f"{name} has {why}, so due times are not known: copy it again with CreateTime"
-            )
-        here = counts.get(mirrors[name], counts[name])
-        if here != counts[name]:
-            raise ConfigError(
-                f"{mirrors[name]} has {here} partitions, {name} {counts[name]}: a cancel could "
-                "look for its timer in another one. kafka-topics.sh --alter adds some; to have "
-                "fewer, make the topic again before `run`"
+                f"{topic} has {here} partitions, {name} {counts[name]}: a cancel could look for "
+                "its timer in another one. kafka-topics.sh --alter adds some; to have fewer, make "
+                "the topic again before `run`"
             )
     numbered = sorted((topic, name) for name, topic in mirrors.items())
     return [((topic, n), counts[name]) for topic, name in numbered for n in range(counts[name])]
+
+
+def _require_usable(settings: Settings, name: str, config: Mapping[str, str]) -> None:
+    """Refuses a mirror that the shard would read, or whose records lack their own times."""
+    if name in settings.timer_topics:
+        raise ConfigError(
+            f"{name} is a timer topic here: this shard would read the mirror. Take it out of "
+            "timer.topics"
+        )
+    if config.get(_STAMPED) == "LogAppendTime":
+        why = f"{_STAMPED}=LogAppendTime: the times of its records are the mirror's own"
+        raise ConfigError(
+            f"{name} has {why}, so due times are not known: copy it again with CreateTime"
+        )
 
 
 def _sources(
@@ -270,17 +274,15 @@ def _decide_partition(
     """Counts the rows by their end; returns those that wait.
 
     Args:
-        begins_ms: as in the evidence. Without an id a timer's receipt may be in any partition.
-        before_ms: such a timer counts as delivered if it was due before; None: nothing decides it.
+        begins_ms: as in the evidence.
+        before_ms: a timer that may lack its receipt counts as delivered if it was due before; None:
+            nothing decides it.
     """
     states, unclear = decide(rows, evidence)
     tally.unclear += unclear
     tally.states.update({state: int((states == state).sum()) for state in RecordState})
     waiting = states == RecordState.WAITING
-    # None has left before its record was written, however early it was due.
-    own_ms = begins_ms[rows.id_hash % len(begins_ms)]
-    own_ms = np.where(rows.id_hash == NO_KEY, begins_ms.max(), own_ms)
-    undecided = waiting & (np.maximum(rows.due_ms, rows.timestamp_ms) < own_ms)
+    undecided = waiting & _may_lack_receipt(rows, begins_ms)
     if before_ms is not None:
         assumed = undecided & (rows.due_ms < before_ms)
         tally.assumed += int(assumed.sum())
@@ -289,3 +291,11 @@ def _decide_partition(
         tally.undecided.add(topic)
     tally.windows += int((waiting & rows.unclear).sum())
     return np.flatnonzero(waiting)
+
+
+def _may_lack_receipt(rows: MirroredRows, begins_ms: Int64) -> Bool:
+    """Which timers can have left before the receipts begin."""
+    own_ms = begins_ms[rows.id_hash % len(begins_ms)]
+    own_ms = np.where(rows.id_hash == NO_KEY, begins_ms.max(), own_ms)  # it may be in any partition
+    # None leaves before its record is written, however early it was due.
+    return np.less(np.maximum(rows.due_ms, rows.timestamp_ms), own_ms)
