@@ -23,7 +23,7 @@ class CommandWithExamples(click.Command):
 
 
 def _path(ctx: click.Context) -> str:
-    """Returns the words of a command, without the program's name, which may be several."""
+    """The words of a command, without the program's name, which may be several."""
     names: list[str] = []
     while ctx.parent is not None:
         names.insert(0, ctx.info_name or "")

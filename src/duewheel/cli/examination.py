@@ -32,7 +32,7 @@ def report(examined: Examined, output: Printer) -> int:
 
 
 def exit_code(examined: Examined) -> int:
-    """Returns the exit code: 3 if Kafka was not reachable, 1 with errors, 0 otherwise."""
+    """The exit code: 3 if Kafka was not reachable, 1 with errors, 0 otherwise."""
     return KafkaUnavailable.exit_code if examined.is_unreachable else int(not examined.ok)
 
 

@@ -153,7 +153,7 @@ def _configure_logs(settings: Settings, role: logs.Role) -> None:
 
 
 def _command() -> str:
-    """Returns the name of the command, or of its group, after `duewheel`."""
+    """The name of the command, or of its group, after `duewheel`."""
     context = click.get_current_context()
     while context.parent is not None and context.parent.parent is not None:
         context = context.parent

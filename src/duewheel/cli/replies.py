@@ -149,5 +149,5 @@ def say_if_recovering(settings: Settings) -> None:
 
 
 def why_late(settings: Settings) -> str:
-    """Returns the reasons of the shard on this host, if there are any: the end of a sentence."""
+    """The reasons of the shard on this host, if there are any: the end of a sentence."""
     return "".join(f"; {reason}" for reason in why_no_reply(settings, SystemClock()))

@@ -223,7 +223,7 @@ def _applied(writer: TimerWriter, written: WrittenSchedule, wait_s: float, outpu
 
 
 def _end_of_ingest_wait(writer: TimerWriter, late: Sequence[str], wait_s: float) -> int:
-    """Returns the exit code; names the schedules that ingest has not taken within the wait."""
+    """Names the schedules that ingest has not taken within the wait; returns the exit code."""
     if not late or not wait_s:
         return 0
     why = why_late(writer.settings)

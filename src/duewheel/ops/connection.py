@@ -33,7 +33,7 @@ def require_kafka(settings: Settings) -> Iterator[None]:
 
 
 def why_unreachable(settings: Settings) -> str:
-    """Returns each server's reason, if none logs a client in; else ""."""
+    """Each server's reason, if none logs a client in; else ""."""
     with bootstrap.capture_errors():
         try:
             bootstrap.require_connection(settings, _WHY_S)

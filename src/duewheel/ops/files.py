@@ -50,7 +50,7 @@ def open_state(settings: Settings, fs: FileSystem = READING_FS) -> State:
 
 
 def is_recovering(state: State) -> bool:
-    """Returns whether a recovery is under way: pending timers may be missing in the files."""
+    """Whether a recovery is under way: pending timers may be missing in the files."""
     return ShardFacts(state, now_ms=0).is_recovering  # a fact without an age
 
 
@@ -85,8 +85,8 @@ def _existing(settings: Settings) -> Iterator[None]:
 
 
 def files_identity(settings: Settings) -> tuple[str, int, int]:
-    """Returns the directory's name, its last recovery, and the inode of `state`: one of them
-    changes with the files. A restored copy has the same name, and another inode.
+    """The directory's name, its last recovery, and the inode of `state`: one of them changes with
+    the files. A restored copy has the same name, and another inode.
 
     Raises:
         NoDataDirectory: there is none.

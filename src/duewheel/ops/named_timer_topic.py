@@ -11,7 +11,7 @@ from duewheel.schemas.topic_scope import NO_TOPICS, TopicScope
 
 
 def timer_topic_of(settings: Settings, given: str | None) -> str:
-    """Returns the timer topic that a caller names; by default the first.
+    """The timer topic that a caller names; by default the first.
 
     Raises:
         ConfigError: there is none, or no such one.
@@ -26,8 +26,8 @@ def timer_topic_of(settings: Settings, given: str | None) -> str:
 
 
 def narrowed(settings: Settings, scope: TopicScope, timer_topic: str | None) -> TopicScope:
-    """Returns the part of a scope that is the timer topic which a filter names, all without a name.
-    Raises as `timer_topic_of`.
+    """The part of a scope that is the timer topic which a filter names, all without a name. Raises
+    as `timer_topic_of`.
     """
     if timer_topic is None:
         return scope

@@ -32,7 +32,7 @@ def rows_of_parts(parts: Parts[R]) -> Iterator[R]:
 def page_of_parts(
     parts: Parts[R], limit: int, within_s: float, name: Callable[[R], str]
 ) -> tuple[list[R], str | None]:
-    """Returns the first rows, and the page after them; None: there is none.
+    """The first rows, and the page after them; None: there is none.
 
     A page ends early after `within_s`, because the next match may be far: with fewer rows, or none.
 
@@ -51,12 +51,12 @@ def page_of_parts(
 
 
 def position_text(partition: int, offset: int) -> str:
-    """Returns the name of a position; `position_in` parses it."""
+    """The name of a position; `position_in` parses it."""
     return f"{partition}@{offset}"
 
 
 def position_in(page: str | None) -> tuple[int, int]:
-    """Returns partition and offset after which a page begins; None is the first page.
+    """Partition and offset after which a page begins; None is the first page.
 
     Raises:
         ConfigError: it names no position.

@@ -63,8 +63,8 @@ def list_receipts(
 def page_of_receipts(
     settings: Settings, wanted: ReceiptQuery, within_s: float, scope: TopicScope = ALL_TOPICS
 ) -> ReceiptList:
-    """Returns a page of the receipts that `list_receipts` yields, of the timer topics in `scope`;
-    after `within_s` it ends, with those so far. Raises as `list_receipts`.
+    """A page of the receipts that `list_receipts` yields, of the timer topics in `scope`; after
+    `within_s` it ends, with those so far. Raises as `list_receipts`.
     """
     parts = _parts(settings, wanted, wanted.page, scope)
     rows, following = page_of_parts(parts, wanted.limit, within_s, lambda row: row.receipt)

@@ -317,7 +317,7 @@ class _Kafka:
 
 
 def _complete(records: Mapping[int, Progress]) -> list[Progress]:
-    """Returns the records of all shards, in order; refuses if one of them has not begun."""
+    """The records of all shards, in order; RecoveryRefused if one of them has not begun."""
     count = next(iter(records.values())).shards
     for shard in range(count):
         if shard not in records:

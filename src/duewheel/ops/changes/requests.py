@@ -57,7 +57,7 @@ def prepared(writer: TimerWriter, timer: NewTimer) -> tuple[str, TimerCall]:
 def record_headers(
     settings: Settings, timer: NewTimer, now_ms: int
 ) -> tuple[str, list[NonNullHeader]]:
-    """Returns a new timer's topic, and the headers of its record. Raises as `send`."""
+    """A new timer's topic, and the headers of its record. Raises as `send`."""
     to = timer_topic_of(settings, timer.timer_topic)
     require_due(settings, timer, now_ms)
     require_message(timer.key_octets, timer.value_octets)
@@ -66,7 +66,7 @@ def record_headers(
 
 
 def _choices(timer: NewTimer) -> dict[str, Any]:
-    """Returns the arguments that `schedule` of a producer and `timer_headers` have in common."""
+    """The arguments that `schedule` of a producer and `timer_headers` have in common."""
     names = ("window", "tag", "id", "partition", "if_pending")
     same = {name: getattr(timer, name) for name in names}
     return {"headers": timer.header_octets, "expires_at": timer.last_instant, **same}
@@ -121,7 +121,7 @@ def reschedule(
 
 
 def topic_of(settings: Settings, timer: KeyedTimers) -> str:
-    """Returns the topic of named timers.
+    """The topic of named timers.
 
     Raises:
         ConfigError: the handle does not parse, or its topic is another one than the given one, or

@@ -70,7 +70,7 @@ def _answer(reply: Future[Answer]) -> Answer | None:
 
 
 def answer_so_far(reply: Future[Answer]) -> Answer | None:
-    """Returns a reply; None if it is still to come, or cannot be read."""
+    """A reply; None if it is still to come, or cannot be read."""
     if not reply.done() or isinstance(reply.exception(), DuewheelError):
         return None
     return reply.result()

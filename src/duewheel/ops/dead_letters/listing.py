@@ -71,14 +71,14 @@ class DeadLetterReader:
     _chunk_records: int
 
     def position(self) -> ReplayPosition:
-        """Returns the committed position of the replays."""
+        """The committed position of the replays."""
         partition = state_partition(self._settings.state_topic, 0)
         client = factory.kafka_clients(self._settings, "consumer")
         record = newest_record(client, partition, KEY, Deadline(ANSWER_S))
         return ReplayPosition.decode(record.value if record else None, self.topic_id)
 
     def bounds(self, since: Bound = BEGINNING) -> dict[int, tuple[int, int]]:
-        """Returns the first offset to read and the end offset, by partition."""
+        """The first offset to read and the end offset, by partition."""
         return by_number(self._records.bounds(since, committed=True))
 
     def read(
@@ -175,7 +175,7 @@ def _parts(
 def summary_of(
     letter: DeadLetter, position: ReplayPosition, key_max: int = KEY_SHOWN_BYTES
 ) -> DeadLetterSummary:
-    """Returns a dead letter without its message, with `key_max` bytes of its key at most."""
+    """A dead letter without its message, with `key_max` bytes of its key at most."""
     key, key_bytes = start_of(letter.key, key_max)
     timer_id, _ = start_of(letter.timer_id)  # longer only if it was refused for that
     return DeadLetterSummary(
@@ -204,8 +204,8 @@ def _error(letter: DeadLetter) -> str:
 def page_of_letters(
     settings: Settings, wanted: DeadLetterQuery, within_s: float, scope: TopicScope = ALL_TOPICS
 ) -> DeadLetterList:
-    """Returns a page of the dead letters that `list_letters` yields, of the timer topics in
-    `scope`; after `within_s` it ends, with those so far. Raises as `list_letters`.
+    """A page of the dead letters that `list_letters` yields, of the timer topics in `scope`; after
+    `within_s` it ends, with those so far. Raises as `list_letters`.
     """
     parts = _parts(settings, wanted, wanted.page, scope)
     letters, following = page_of_parts(parts, wanted.limit, within_s, page_after)
@@ -213,7 +213,7 @@ def page_of_letters(
 
 
 def page_after(row: DeadLetterSummary) -> str:
-    """Returns the `page` after a row."""
+    """The `page` after a row."""
     return position_text(row.partition, row.offset)
 
 
@@ -225,8 +225,8 @@ def one_letter(
     body: bool,
     scope: TopicScope = ALL_TOPICS,
 ) -> DeadLetterWithMessage | None:
-    """Returns one dead letter, if its timer topic is in `scope`; with its value and headers if
-    `body` is set. Raises as `list_letters`.
+    """One dead letter, if its timer topic is in `scope`; with its value and headers if `body` is
+    set. Raises as `list_letters`.
     """
     with dead_letter_reader(settings) as reader:
         start, end = reader.bounds().get(partition, (0, 0))

@@ -153,8 +153,8 @@ class _Replay:
             raise ConfigError(f'nothing can be replayed to "{topic}": {why}')
 
     def _why_no_target(self, timer_topic: str | None, topic: str) -> Rejection | None:
-        """Returns the rule by which the present settings reject every timer of the timer topic with
-        this target.
+        """The rule by which the present settings reject every timer of the timer topic with this
+        target.
         """
         pair = (timer_topic, topic)
         if pair not in self._refusals:

@@ -59,8 +59,8 @@ def send_lines(
 def _prepared(
     writer: TimerWriter, line: FileLine, defaults: TimerFields
 ) -> tuple[str, TimerCall] | str | None:
-    """Returns the timer topic and the call that writes the timer; why there is none; or None for an
-    empty line.
+    """The timer topic and the call that writes the timer; why there is none; or None for an empty
+    line.
     """
     try:
         fields = fields_in(line, defaults)

@@ -242,7 +242,7 @@ class _Import:
             raise ConfigError(self._choice.otherwise.format(name=self._choice.name, **counts))
 
     def _send(self, run: LedgerRun[ImportPosition]) -> bool:
-        """Returns whether the end of the file was reached."""
+        """Sends the lines; returns whether the end of the file was reached."""
         while chunk := next_chunk(self._lines, self._choice.chunk_lines, _CHUNK_BYTES):
             lines: Sequence[_Line] = [_Line(each) for each in chunk]
             while lines:

@@ -247,7 +247,7 @@ class _Group:
             heapq.heappush(self.latest, (-int(self.rows.due_ms[row]) << _ROW_BITS) + row)
 
     def _busy(self, at_ms: int) -> bool:
-        """Returns whether a timer is pending at that time."""
+        """Whether a timer is pending at that time."""
         while self.latest and self.timers.ended[self.latest[0] & _ROW_MASK]:
             heapq.heappop(self.latest)
         return bool(self.latest) and -(self.latest[0] >> _ROW_BITS) > at_ms

@@ -89,7 +89,7 @@ class EvidenceReader:
         self.begins_ms = np.maximum(self.begins_ms, begins_ms)
 
     def _add_receipts(self, records: KafkaRecords) -> Int64:
-        """Returns the rows that are receipts of the partitions."""
+        """The rows that are receipts of the partitions."""
         values = _pc.extract_regex(records.value.column(), RECEIPT_PATTERN)
         written = np.flatnonzero(np.asarray(values.is_valid()))
         partition, offset, due = (

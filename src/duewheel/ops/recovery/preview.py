@@ -170,7 +170,7 @@ def _classify_rows(
 def _readable(
     admin: KafkaAdmin, topics: list[str], starts: Marks, until: Marks
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Returns the offsets between `starts` and `until` that the timer topics still have."""
+    """The offsets between `starts` and `until` that the timer topics still have."""
     log_starts, ends = admin.starts(topics), admin.ends(topics, committed=False)
     bounds = {}
     for partition, end in until.items():

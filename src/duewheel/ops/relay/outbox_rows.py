@@ -80,7 +80,7 @@ def record_of_row(settings: Settings, row: OutboxRow, now_ms: int) -> TimerRecor
 
 
 def _headers(text: str | None) -> list[dict[str, Any]]:
-    """Returns the headers of the message, as fields of NewTimer.
+    """The headers of the message, as fields of NewTimer.
 
     Raises:
         ConfigError: the text is no JSON object.

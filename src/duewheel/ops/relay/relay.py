@@ -149,7 +149,7 @@ class _Relay:
     def _records_of(
         self, rows: Sequence[OutboxRow]
     ) -> tuple[list[tuple[OutboxRow, NewRecord]], list[RefusedRow]]:
-        """Returns the records of rows, and the rows that have none."""
+        """The records of rows, and the rows that have none."""
         made, refused = list[tuple[OutboxRow, TimerRecord]](), list[RefusedRow]()
         now_ms = self._clock.now_ms()
         for row in rows:

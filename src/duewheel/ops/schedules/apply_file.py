@@ -235,7 +235,7 @@ def _is_ours(writer: TimerWriter, record: ScheduleRecord) -> bool:
 
 
 def _shown(record: ScheduleRecord) -> dict[str, str]:
-    """Returns the fields that are given, by their meaning, as text."""
+    """The fields that are given, by their meaning, as text."""
     recurrence = record.recurrence
     is_cron = recurrence.cron is not None
     values = {

@@ -51,7 +51,7 @@ class WrittenSchedule:
     at: WrittenRecord
 
     def with_applied(self, applied: bool) -> ScheduleSummary:
-        """Returns the schedule; `applied`: whether ingest has taken the record."""
+        """The schedule; `applied`: whether ingest has taken the record."""
         return self.row.model_copy(update={"applied": applied})
 
     def is_taken(self, settings: Settings) -> bool:
@@ -176,7 +176,7 @@ def write_record(
 
 
 def partition_of(producer: DelayProducer, record: ScheduleRecord) -> int:
-    """Returns the partition of the pending copy; without one that of the key, or of the name."""
+    """The partition of the pending copy; without one that of the key, or of the name."""
     if record.partition is not None:
         return record.partition
     return producer.partition_of(record.name if record.key is None else record.key)
@@ -188,9 +188,7 @@ def _write(writer: TimerWriter, record: ScheduleRecord, *, stops: bool = False) 
 
 
 def await_taken(settings: Settings, records: Sequence[WrittenRecord], wait_s: float) -> list[bool]:
-    """Returns which of these records, by Kafka's metadata, ingest has taken; waits until it has
-    all.
-    """
+    """Waits until ingest has taken these records, by Kafka's metadata; returns which it has."""
     ends = [{(at.topic, at.partition): at.offset + 1} for at in records]
 
     def taken() -> list[bool]:

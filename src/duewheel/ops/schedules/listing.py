@@ -106,7 +106,7 @@ def _by_name(rows: list[ScheduleSummary]) -> list[ScheduleSummary]:
 def show_schedule(
     settings: Settings, clock: Clock, name: str, timer_topic: str | None
 ) -> ScheduleSummary:
-    """Returns one schedule. Raises as `require_schedule`."""
+    """One schedule. Raises as `require_schedule`."""
     timer = require_schedule(settings, name, timer_topic)
     (record,) = without_messages([timer])
     return record.summary(clock.now_ms(), timer)
@@ -115,7 +115,7 @@ def show_schedule(
 def next_instants(
     settings: Settings, clock: Clock, name: str, timer_topic: str | None
 ) -> NextInstants:
-    """Returns the next ten instants of a schedule, pauses aside. Raises as `require_schedule`."""
+    """The next ten instants of a schedule, pauses aside. Raises as `require_schedule`."""
     timer = require_schedule(settings, name, timer_topic)
     (record,) = without_messages([timer])
     recurrence = record.recurrence
@@ -130,7 +130,7 @@ def next_instants(
 def require_schedule(
     settings: Settings, name: str, timer_topic: str | None, *, ends: LogEnds | None = None
 ) -> PendingTimer:
-    """Returns the pending copy of a schedule.
+    """The pending copy of a schedule.
 
     Args:
         timer_topic: by default the first of `timer.topics`.
@@ -155,7 +155,7 @@ def require_schedule(
 def find_schedules(
     settings: Settings, wanted: Mapping[str, str], ends: LogEnds
 ) -> dict[str, PendingTimer]:
-    """Returns the pending copies of schedules that are to be changed, by name.
+    """The pending copies of schedules that are to be changed, by name.
 
     Args:
         wanted: their timer topics by their names.
@@ -187,8 +187,8 @@ async def patiently(
 
 
 def _matching(directory: DataDirectory, wanted: Mapping[str, str]) -> dict[str, PendingTimer]:
-    """Returns the pending copies, by one pass that reads no message of another timer topic: there
-    anyone may have the same names, any number of times.
+    """The pending copies, by one pass that reads no message of another timer topic: there anyone
+    may have the same names, any number of times.
     """
     if len(wanted) == 1:
         parts = _in_time(directory, *wanted.items())
@@ -229,7 +229,7 @@ def _in_time(directory: DataDirectory, named: tuple[str, str]) -> Iterator[list[
 
 
 def _with_schedule(directory: DataDirectory, name: str) -> set[str]:
-    """Returns timer topics that have a schedule of this name: a hint, from few of them."""
+    """Timer topics that have a schedule of this name: a hint, from few of them."""
     wanted = Filter(timer_id=_id_of(name), recurring=True, live=True)
     topics, deadline = set[str](), Deadline(HINTS_S)
     for chunk in list_chunks(directory, wanted, HINTS_MAX):

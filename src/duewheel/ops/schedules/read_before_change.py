@@ -51,13 +51,13 @@ def log_ends(settings: Settings, topics: Iterable[str]) -> LogEnds:
 
 
 def has_read(settings: Settings, ends: LogEnds) -> bool:
-    """Returns whether ingest has read all records below these ends. Raises as `open_state`."""
+    """Whether ingest has read all records below these ends. Raises as `open_state`."""
     with open_state(settings) as state:
         return not unread_below(state, ends)
 
 
 def unread_below(state: State, ends: LogEnds) -> dict[TopicPartition, int]:
-    """Returns how many records below the ends ingest has not read; only those partitions."""
+    """How many records below the ends ingest has not read; only those partitions."""
     marks = state.commit().marks
     return {
         each: end - marks.get(each, 0) for each, end in ends.items() if marks.get(each, 0) < end

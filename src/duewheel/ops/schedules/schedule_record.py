@@ -62,11 +62,11 @@ class ScheduleRecord:
         )
 
     def beside(self, timer: PendingTimer | None) -> ScheduleRecord:
-        """Returns the record for the partition of the pending copy, if there is one."""
+        """The record for the partition of the pending copy, if there is one."""
         return self if timer is None else replace(self, partition=source_of(timer)[1])
 
     def with_own(self, own: dict[str, bytes]) -> ScheduleRecord:
-        """Returns the record with other headers of the recurrence."""
+        """The record with other headers of the recurrence."""
         return replace(self, own=own, recurrence=recurrence_of(_encoded(own)))
 
     @property
@@ -98,7 +98,7 @@ class ScheduleRecord:
     def paused(
         self, settings: Settings, note: str, timer: PendingTimer, now_ms: int
     ) -> ScheduleRecord:
-        """Returns the record of the paused schedule.
+        """The record of the paused schedule.
 
         Raises:
             ConfigError: as `require_accepted`.
@@ -108,8 +108,8 @@ class ScheduleRecord:
         return record
 
     def resumed(self, settings: Settings, timer: PendingTimer, now_ms: int) -> ScheduleRecord:
-        """Returns the record of the schedule without its pause, also of one that is not paused: the
-        record of a pause may be on its way. Raises as `paused`.
+        """The record of the schedule without its pause, also of one that is not paused: the record
+        of a pause may be on its way. Raises as `paused`.
         """
         own = self._in_phase(timer)
         record = self.with_own({k: v for k, v in own.items() if k != names.PAUSED})
@@ -117,8 +117,8 @@ class ScheduleRecord:
         return record
 
     def _in_phase(self, timer: PendingTimer) -> dict[str, bytes]:
-        """Returns the headers with which a new record of the schedule has the instants of the
-        pending copy: without `starts`, an interval would count from the record.
+        """The headers with which a new record of the schedule has the instants of the pending copy:
+        without `starts`, an interval would count from the record.
         """
         recurrence = self.recurrence
         if recurrence.cron is not None or recurrence.paused or names.STARTS_MS in self.own:

@@ -36,15 +36,15 @@ class StepCalls(Protocol):
     def settings(self) -> Settings: ...
 
     async def read_kafka(self, call: Callable[[Settings], T]) -> T:
-        """Returns the result of a read from Kafka."""
+        """Makes a call that reads from Kafka."""
         ...
 
     async def write(self, call: Callable[[TimerWriter], T]) -> T:
-        """Returns the result of a call that writes records made from the shard's files."""
+        """Makes a call that writes records made from the shard's files."""
         ...
 
     async def until(self, is_so: Callable[[Settings], bool], within_s: float) -> bool:
-        """Returns whether it is so now, or becomes so within the time."""
+        """Waits until it is so, within the time; returns whether it is."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -139,7 +139,7 @@ async def applied(calls: StepCalls, written: WrittenSchedule, wait_s: float) -> 
 
 
 async def ends_to_change(calls: StepCalls, topics: Iterable[str]) -> LogEnds:
-    """Returns the ends of timer topics, once ingest has read up to them, or after READ_S."""
+    """Reads the ends of timer topics, and waits for ingest to read up to them, READ_S at most."""
     ends = await calls.read_kafka(lambda settings: read_before_change.log_ends(settings, topics))
     await calls.until(lambda settings: read_before_change.has_read(settings, ends), READ_S)
     return ends

@@ -13,7 +13,7 @@ from duewheel.runtime.shard_facts import ShardFacts
 
 
 def not_ready_reasons(settings: Settings, clock: Clock) -> dict[str, str]:
-    """Returns why the shard does not do its work, by name; empty if it does."""
+    """Why the shard does not do its work, by name; empty if it does."""
     try:
         return not_ready_in(settings.storage.data_dir, ReadyBounds.of(settings), clock.now_ms())
     except (FileNotFoundError, NotADirectoryError):
@@ -21,7 +21,7 @@ def not_ready_reasons(settings: Settings, clock: Clock) -> dict[str, str]:
 
 
 def why_no_reply(settings: Settings, clock: Clock) -> list[str]:
-    """Returns why the shard does not reply now; empty if it should, or works on another host."""
+    """Why the shard does not reply now; empty if it should, or works on another host."""
     with suppress(DuewheelError, OSError), open_state(settings) as state:
         facts = ShardFacts(state, clock.now_ms())
         found = not_ready(facts, ReadyBounds.of(settings))

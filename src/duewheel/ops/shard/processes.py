@@ -8,7 +8,7 @@ from duewheel.runtime import run_file
 
 
 def supervised(settings: Settings) -> dict[str, SupervisedProcess]:
-    """Returns the processes by name; empty while no `run` works here."""
+    """The processes by name; empty while no `run` works here."""
     return {
         name: SupervisedProcess.model_validate(one, from_attributes=True)
         for name, one in (run_file.read(settings.storage.data_dir) or {}).items()

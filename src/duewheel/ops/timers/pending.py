@@ -50,8 +50,8 @@ class ShardFields(TypedDict):
 
 
 def shard_fields(settings: Settings, directory: DataDirectory) -> ShardFields:
-    """Returns the fields of a result that is read from the directory afterwards: a recovery that
-    ends between has not read all timers, and `recovering` must still say so.
+    """The fields of a result that is read from the directory afterwards: a recovery that ends
+    between has not read all timers, and `recovering` must still say so.
     """
     shard, recovering = settings.shard, is_recovering(directory.state)
     return ShardFields(shard=shard.index, shards=shard.count, recovering=recovering)
@@ -79,8 +79,8 @@ def page_of(
     *,
     scope: TopicScope = ALL_TOPICS,
 ) -> TimerList:
-    """Returns a page of the timers that match, of the timer topics in `scope`; after `within_s` it
-    ends, with the timers so far.
+    """A page of the timers that match, of the timer topics in `scope`; after `within_s` it ends,
+    with the timers so far.
 
     Raises:
         ConfigError: there is no data directory, `page` does not parse, or there is no such timer
@@ -98,7 +98,7 @@ def page_of(
 
 
 def by_handle(settings: Settings, handle: str, *, body: bool) -> TimerWithMessage | None:
-    """Returns the timer of `pending_by_handle` with its message; None without one."""
+    """The timer of `pending_by_handle` with its message; None without one."""
     timer = pending_by_handle(settings, handle)
     return None if timer is None else _with_message(settings, timer, body=body)
 
@@ -115,7 +115,7 @@ def matching_timers(
 def pending_by_handle(
     settings: Settings, handle: str, within_s: float = SEARCH_S
 ) -> PendingTimer | None:
-    """Returns the pending timer that a recall handle names, None without one.
+    """The pending timer that a recall handle names, None without one.
 
     Raises:
         InvalidTimer: the handle does not parse.
@@ -188,7 +188,7 @@ def selection(
 
 
 def summary_of(timer: PendingTimer, key_max: int = KEY_SHOWN_BYTES) -> TimerSummary:
-    """Returns a pending timer without its message, with `key_max` bytes of its key at most."""
+    """A pending timer without its message, with `key_max` bytes of its key at most."""
     key, key_bytes = start_of(timer.key, key_max)
     return TimerSummary(
         id=timer.id.decode(errors="backslashreplace"),
@@ -209,7 +209,7 @@ def summary_of(timer: PendingTimer, key_max: int = KEY_SHOWN_BYTES) -> TimerSumm
 
 
 def handle_of(timer: PendingTimer) -> str | None:
-    """Returns the recall handle; None for a dead letter, and for an id that is no text."""
+    """The recall handle; None for a dead letter, and for an id that is no text."""
     if timer.due_ms is None:
         return None
     topic, partition, offset = source_of(timer)
@@ -221,6 +221,6 @@ def handle_of(timer: PendingTimer) -> str | None:
 
 
 def source_of(timer: PendingTimer) -> tuple[str, int, int]:
-    """Returns the timer topic, the partition and the offset of a timer's first copy."""
+    """The timer topic, the partition and the offset of a timer's first copy."""
     partition, offset = record_named(timer.source)
     return *partition, offset

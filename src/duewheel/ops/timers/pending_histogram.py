@@ -51,8 +51,8 @@ class TimeRange:
 
 
 def ranges_of(settings: Settings, wanted: HistogramQuery, now_ms: int) -> list[TimeRange]:
-    """Returns the range, whose last bucket may end after it; without one the next minute, hour and
-    day, and all up to the longest delay.
+    """The range, whose last bucket may end after it; without one the next minute, hour and day, and
+    all up to the longest delay.
     """
     from_ms, to_ms, buckets = wanted.since_ms, wanted.until_ms, wanted.buckets
     if from_ms is not None and to_ms is not None:

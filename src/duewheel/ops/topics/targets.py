@@ -15,9 +15,9 @@ from duewheel.schemas.name_patterns import of_shell
 
 
 def is_open_to_producers(settings: Settings, topic: str) -> bool:
-    """Returns whether a timer may name this topic of duewheel's own as its target. So it is where
-    the topic was added to the settings after the shard had begun, and no `duewheel reconfigure`
-    has closed it. Without a shard in the data directory it is False.
+    """Whether a timer may name this topic of duewheel's own as its target. So it is where the topic
+    was added to the settings after the shard had begun, and no `duewheel reconfigure` has closed
+    it. Without a shard in the data directory it is False.
     """
     with suppress(DuewheelError, OSError), open_state(settings) as state:
         mirror = state.mirror()
@@ -37,7 +37,7 @@ def is_missing(settings: Settings, target: str) -> bool:
 
 
 def doubts_about(settings: Settings, target: str) -> list[str]:
-    """Returns why no timer can have this target now; it may get its topic, or be opened, later."""
+    """Why no timer can have this target now; it may get its topic, or be opened, later."""
     opened = chain.from_iterable(settings.timer.open_targets.values())
     doubts = []
     if re.search(of_shell(opened), target) is None:
