@@ -87,7 +87,6 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
     app.include_router(page.router)
     app.include_router(page.router, prefix=other_shards.PREFIX)
     app.include_router(shard.probes)
-    app.include_router(other_shards.open_reading)
     to_change = [Depends(may_change)]
     to_read = [] if access.read is None else [Depends(may_read)]
     for router in (

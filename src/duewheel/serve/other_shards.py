@@ -3,7 +3,8 @@
 The page's files come from here, the rest from the server of that shard's owner (shard_requests.py),
 with the token of the request: scopes, records of changes and limits are decided there. This server
 asks for a token itself, since all servers have the same ones: a request without one must not depend
-on other hosts. The addresses of the page are relative, so they need no change.
+on other hosts, and could not: a server names its shard to those that may read. So /readyz needs one
+here, too. The addresses of the page are relative, so they need no change.
 """
 
 from __future__ import annotations
@@ -23,22 +24,16 @@ from duewheel.serve.shard_requests import ForwardedRequest, OtherShards
 PREFIX = "/shards/{shard}"
 _RETURNED = ("content-type", "retry-after", "www-authenticate")
 
-open_reading = APIRouter(prefix=PREFIX, include_in_schema=False)
-reading = APIRouter(prefix=f"{PREFIX}/v1", include_in_schema=False)
+reading = APIRouter(prefix=PREFIX, include_in_schema=False)
 changing = APIRouter(prefix=f"{PREFIX}/v1", include_in_schema=False)
 
 Shard = Annotated[int, Path(ge=0)]
 
 
-@open_reading.get("/readyz", operation_id="shard_readyz")
-async def readyz(service: Shared, shard: Shard, request: Request) -> Response:
-    """Whether the shard does its work."""
-    return await _sent_on(service.read_shard, shard, request)
-
-
-@reading.get("/{path:path}", operation_id="read_shard", dependencies=OF_NONE)
+@reading.get("/readyz", operation_id="shard_readyz", dependencies=OF_NONE)
+@reading.get("/v1/{path:path}", operation_id="read_shard", dependencies=OF_NONE)
 async def read_shard(service: Shared, shard: Shard, request: Request) -> Response:
-    """A read of a shard."""
+    """A read of a shard, or whether it does its work."""
     return await _sent_on(service.read_shard, shard, request)
 
 

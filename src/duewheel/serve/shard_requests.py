@@ -2,7 +2,8 @@
 
 Each is sent as it came, with its token, and judged there. The owners are those that the servers of
 `serve.shards` name (fleet.py); after FRESH_S, and when one cannot be connected to, they are asked
-again: a standby may have taken over.
+again: a standby may have taken over. So are they for a shard whose owner no server has named: it
+may have refused the token of the request before.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.serve import shard_requests
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
+from duewheel.serve.shard_requests import OtherShards
 from duewheel.testing import ManualClock
 
 ACCESS = Access(change=CHANGING, read=READING)
@@ -67,6 +68,18 @@ def test_reads_of_another_shard(other: Settings, tmp_path: Path) -> None:
         refused = client.get("/shards/1/v1/timers", params={"limit": "no"})
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
         assert refused.headers["content-type"] == "application/problem+json"
+
+
+def test_a_request_without_a_token_depends_on_no_other_server(
+    other: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else anybody could have all servers asked, and the owners that others use forgotten."""
+    with beside(other, tmp_path) as client:
+        assert client.get("/shards/1/v1/status", headers=bearer(READ_TOKEN)).status_code == 200
+        monkeypatch.setattr(OtherShards, "ask", None)
+        for method, path in (("GET", "readyz"), ("GET", "v1/status"), ("POST", "v1/cancel")):
+            refused = client.request(method, f"/shards/1/{path}")
+            assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
 
 
 def test_the_page_of_another_shard_has_its_files_and_its_condition(
@@ -149,9 +162,7 @@ def test_the_person_that_a_proxy_names_is_sent_on_and_nothing_else(tmp_path: Pat
     with socket.create_server((HOST, 0)) as server:
         url = f"http://{HOST}:{server.getsockname()[1]}"
         settings = shard_of(tmp_path, (url,), count=2, user_headers={"proxy": "X-Person"})
-        others = shard_requests.OtherShards(
-            settings, ManualClock(NOW_MS), PresentFilesWatch(settings)
-        )
+        others = OtherShards(settings, ManualClock(NOW_MS), PresentFilesWatch(settings))
         others._owners, others._fresh_until_s = {1: url}, float("inf")  # noqa: SLF001 - as asked
         thread = threading.Thread(target=answer, args=(server,))
         thread.start()

@@ -36,8 +36,8 @@ OF_ALL = {"histogram", "stats", "replay_dead_letters", "pause", "resume"}
 OF_NONE = {"status", "lateness", "fleet"}
 SEARCHES = {"list_timers", "list_fleet_timers", "list_schedules", "list_receipts"}
 SEARCHES |= {"list_dead_letters", "cancel_timers"}
-OPEN = {"livez", "readyz", "shard_readyz", "metrics", "page", "page_file"}
-ELSEWHERE = {"read_shard", "change_shard"}  # decided and recorded by another server
+OPEN = {"livez", "readyz", "metrics", "page", "page_file"}
+ELSEWHERE = {"shard_readyz", "read_shard", "change_shard"}  # decided and recorded by another server
 FILES = {"/openapi.json"}
 
 
