@@ -71,7 +71,7 @@ class Change:
         )
         try:
             await self._write_to_topic(begun, self.service.record)
-        except DuewheelError as error:
+        except (DuewheelError, OSError) as error:
             log.warning("a change is refused without a record", **begun.who, reason=str(error))
             reason = refused_by(error).detail
             detail = f"nothing was changed, as the topic of changes has no record: {reason}"
@@ -91,7 +91,7 @@ class Change:
         ended = EndedChange(**fields | counts, status=status, code=code, result=result)
         try:
             await self._write_to_topic(ended, self.service.record_end)
-        except (DuewheelError, Refused) as error:
+        except (DuewheelError, OSError, Refused) as error:
             log.warning("a change has no outcome in its topic", **begun.who, reason=str(error))
 
     def _arguments(self, named: Mapping[str, object]) -> dict[str, Any]:

@@ -28,12 +28,16 @@ class RecordWriter(ProducerPool[Any]):
 
         Raises:
             ConfigError: timers may have the target `topic`, and forge records.
+            Unreadable, CorruptFile, OSError: the files do not show whether they may.
             KafkaUnavailable, InvalidTimer, Unacknowledged: as `ProducerPool.producer`.
         """
-        if topic not in self._closed and is_open_to_producers(self.settings, topic):
-            why = f"timers may have the target {topic}, and forge records"
-            raise ConfigError(f"{why}: run `duewheel reconfigure`")
-        self._closed.add(topic)
+        if topic not in self._closed:
+            is_open = is_open_to_producers(self.settings, topic)
+            if is_open:
+                why = f"timers may have the target {topic}, and forge records"
+                raise ConfigError(f"{why}: run `duewheel reconfigure`")
+            if is_open is not None:  # a shard that begins later may follow other settings
+                self._closed.add(topic)
         key, value = record.change.encode(), json.dumps(record.as_json()).encode()
         with self.producer(topic) as producer:
             producer.send(topic, value, key).get(timeout=ACKNOWLEDGED_S)

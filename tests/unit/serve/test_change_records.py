@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from structlog.testing import capture_logs
-from tests.harness.local_world import NOW_MS
+from tests.harness.local_world import NOW_MS, LocalWorld
 from tests.harness.served import (
     COUNT,
     READ_TOKEN,
@@ -359,6 +359,25 @@ def test_a_topic_that_timers_may_have_as_target_takes_no_records(
     assert client.post("/v1/timers", json=NEW).status_code == 201
     monkeypatch.setattr(record_writer, "is_open_to_producers", lambda *_: True)
     assert client.post("/v1/timers", json=NEW).status_code == 201, "none opens it again"
+
+
+def test_a_topic_is_examined_until_the_shard_has_closed_it(
+    tmp_path: Path, producer: RecordingProducer
+) -> None:
+    settings = settings_of(tmp_path, changes_topic=TOPIC)
+    data_dir = settings.storage.data_dir
+    with served(settings, Access({TOKEN.encode(): Caller("ana")}), producer) as client:
+        client.headers.update(bearer(TOKEN))
+        assert client.post("/v1/timers", json=NEW).status_code == 201, "no shard has begun here"
+        LocalWorld(
+            data_dir, settings.wheel, slot_config={"parameters": {"forbidden_targets": []}}
+        ).stop()
+        for reason in ("duewheel reconfigure", "a file is damaged"):
+            answer = client.post("/v1/timers", json=NEW)
+            assert (answer.status_code, answer.json()["code"]) == (503, "not_recorded")
+            assert reason in answer.json()["detail"]
+            (data_dir / "state").write_bytes(b"cut")
+    assert len(producer.calls) == 1
 
 
 def test_changes_that_wait_for_their_records_leave_room_for_others(client: TestClient) -> None:

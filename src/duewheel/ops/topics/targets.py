@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from itertools import chain
 
 from duewheel import factory
 from duewheel.config.setting_names import CLOSED, PARAMETERS
 from duewheel.config.settings import Settings
-from duewheel.errors import DuewheelError
+from duewheel.errors import DuewheelError, NoDataDirectory
 from duewheel.ops.files import open_state
 from duewheel.schemas.name_patterns import of_shell
 
 
-def is_open_to_producers(settings: Settings, topic: str) -> bool:
+def is_open_to_producers(settings: Settings, topic: str) -> bool | None:
     """Whether a timer may name this topic of duewheel's own as its target. So it is where the topic
     was added to the settings after the shard had begun, and no `duewheel reconfigure` has closed
-    it. Without a shard in the data directory it is False.
+    it. None: no shard has begun in the data directory.
+
+    Raises:
+        Unreadable, CorruptFile, OSError: the files cannot be read.
     """
-    with suppress(DuewheelError, OSError), open_state(settings) as state:
-        mirror = state.mirror()
-        values = {} if mirror is None else mirror.progress.epochs.newest.values
-        closed = values.get(PARAMETERS, {}).get(CLOSED)
-        return closed is not None and topic not in closed
-    return False
+    try:
+        with open_state(settings) as state:
+            mirror = state.mirror()
+    except NoDataDirectory:
+        return None
+    values = {} if mirror is None else mirror.progress.epochs.newest.values
+    closed = values.get(PARAMETERS, {}).get(CLOSED)
+    return None if closed is None else topic not in closed
 
 
 def is_missing(settings: Settings, target: str) -> bool:
