@@ -16,7 +16,6 @@ from anyio import CapacityLimiter
 from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile, RecoveryPending, Unacknowledged
 from duewheel.ops.files import files_identity
-from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.serve.problems import Stopping, busy
 from duewheel.threads import beside
 
@@ -47,11 +46,13 @@ class Bulkhead:
     threads: CapacityLimiter
     waiting_max: int
 
-    def lane(self, first: S, at_stop: AtStop, files: PresentFilesWatch | None = None) -> Lane[S]:
-        """Calls of one kind. `files`: looks at the shard's files before each, which must be the
-        present ones.
+    def lane(
+        self, first: S, at_stop: AtStop, require_files: Callable[[], None] | None = None
+    ) -> Lane[S]:
+        """Calls of one kind. `require_files`: of calls that read the shard's files; it refuses each
+        unless they are the present ones.
         """
-        return Lane(self, first, at_stop, files)
+        return Lane(self, first, at_stop, require_files)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Lane(Generic[S]):
     bulkhead: Bulkhead
     first: S
     at_stop: AtStop
-    files: PresentFilesWatch | None
+    require_files: Callable[[], None] | None
 
     async def __call__(
         self, call: Callable[Concatenate[S, P], T], *args: P.args, **named: P.kwargs
@@ -76,7 +77,7 @@ class Lane(Generic[S]):
             Unreadable: they are not of these settings, or not for this user.
             Reassigned: their partitions are other shards'.
             Fenced: another data directory has taken the shard over.
-            KafkaUnavailable: a change by them, before a first look.
+            KafkaUnavailable: a change by them, whose age is not known yet.
             RecoveryPending: they may be cut at any moment.
         """
         made = partial(call, self.first, *args, **named)
@@ -88,8 +89,7 @@ class Lane(Generic[S]):
             is_awaited = self.at_stop is AtStop.WAITS
             if stop.is_set() and not is_awaited:
                 raise Stopping("the server stops: nothing was written")
-            checked = made if self.files is None else self._checked(self.files, made)
-            result = asyncio.wrap_future(beside("call", checked))
+            result = asyncio.wrap_future(beside("call", partial(self._checked, made)))
             ends: list[asyncio.Future[Any]] = []
             if not is_awaited:
                 ends.append(asyncio.ensure_future(stop.wait()))
@@ -106,16 +106,15 @@ class Lane(Generic[S]):
                 raise Unacknowledged("the server stops: it may or may not be written")
             raise Stopping("the server stops: send the request again")
 
-    def _checked(self, files: PresentFilesWatch, call: Callable[[], T]) -> Callable[[], T]:
-        def checked() -> T:
-            files.require_after_read(to_change=self.at_stop is AtStop.DOUBT)
-            before = files_identity(self.bulkhead.settings)
-            try:
-                return call()
-            except (CorruptFile, FileNotFoundError) as error:
-                # No damage, if the files have been replaced or moved meanwhile.
-                if files_identity(self.bulkhead.settings) != before:
-                    raise RecoveryPending("the files were replaced: try again") from error
-                raise
-
-        return checked
+    def _checked(self, call: Callable[[], T]) -> T:
+        if self.require_files is None:
+            return call()
+        self.require_files()
+        before = files_identity(self.bulkhead.settings)
+        try:
+            return call()
+        except (CorruptFile, FileNotFoundError) as error:
+            # No damage, if the files have been replaced or moved meanwhile.
+            if files_identity(self.bulkhead.settings) != before:
+                raise RecoveryPending("the files were replaced: try again") from error
+            raise

@@ -82,13 +82,13 @@ async def cancel_timers(
     `dry_run` is required. If more than `at_most` match, none is cancelled.
     """
     find, most = cancel_matching.find_matching, bulk.at_most
-    matching = await change.service.search(
-        find, bulk.filter, at_most=most, within_s=pending.SEARCH_S, scope=scope
-    )
+    service = change.service
+    search = service.search if bulk.dry_run else service.search_to_change
+    matching = await search(find, bulk.filter, at_most=most, within_s=pending.SEARCH_S, scope=scope)
     if bulk.dry_run:
         return matching.result(dry_run=True)
-    written = await change.service.write(cancel_matching.cancel_all, matching, reply=wait > 0)
-    return await change.service.waits.replied(change.request, written, wait)
+    written = await service.write(cancel_matching.cancel_all, matching, reply=wait > 0)
+    return await service.waits.replied(change.request, written, wait)
 
 
 async def _answered(change: Change, written: WrittenChange[A] | None, wait_s: float) -> A:

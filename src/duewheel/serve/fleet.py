@@ -76,7 +76,7 @@ def _member(url: str | None, read: Callable[[], FleetShard]) -> FleetMember:
 
 
 def _own_shard(settings: Settings, clock: Clock, files: PresentFilesWatch) -> FleetShard:
-    files.require_after_read()
+    files.require_to_read()
     status = read_status(settings, clock)
     return FleetShard(
         shard=status.shard,

@@ -70,15 +70,18 @@ class Service:
         def bulkhead(calls_max: int, waiting_max: int = WAITING_MAX) -> Bulkhead:
             return Bulkhead(settings, stop, CapacityLimiter(calls_max), waiting_max)
 
-        # Reads of the shard's files; and by calls that say themselves why there is nothing to read.
+        # Reads of the shard's files. `peek` reads outdated ones, too: it only ends a wait.
         reads = bulkhead(READS_MAX)
-        self.read = reads.lane(settings, AtStop.WAITS, files)
+        self.read = reads.lane(settings, AtStop.WAITS, files.require_to_read)
         self.peek = reads.lane(settings, AtStop.WAITS)
-        # Reads of them for seconds: reads and changes must not wait for these.
-        self.search = bulkhead(SEARCHES_MAX).lane(settings, AtStop.AGAIN, files)
+        # Reads of them that take seconds: other reads and changes must not wait for these. Of
+        # `search_to_change` the results are changed afterwards.
+        searches = bulkhead(SEARCHES_MAX)
+        self.search = searches.lane(settings, AtStop.AGAIN, files.require_to_read)
+        self.search_to_change = searches.lane(settings, AtStop.AGAIN, files.require_to_change)
         # Counts of all pending timers: each continues the last one, and the first takes seconds.
-        self.count = bulkhead(1).lane(view, AtStop.WAITS, files)
-        # Reads of all shards' servers, for seconds if one is absent.
+        self.count = bulkhead(1).lane(view, AtStop.WAITS, files.require_to_read)
+        # Reads of the servers of all shards: they take seconds if one is absent.
         self.ask_servers = bulkhead(SERVER_READS_MAX).lane(others, AtStop.AGAIN)
         # Requests to another shard: one that does not answer must not hold up the others.
         shards = {number: bulkhead(SHARD_REQUESTS_MAX) for number in range(settings.shard.count)}
@@ -88,16 +91,16 @@ class Service:
         self.read_kafka = bulkhead(KAFKA_READS_MAX).lane(settings, AtStop.AGAIN)
         # A replay of dead letters: each fences the one before, and a later one continues it.
         self.replay = bulkhead(1).lane(settings, AtStop.AGAIN)
-        # Records in timer topics; and after a look at the shard's files.
+        # Writes of records in timer topics; `write_pending` makes them from the shard's files.
         changes = bulkhead(KAFKA_MAX, CHANGES_WAITING_MAX)
         self.write = changes.lane(writer, AtStop.DOUBT)
-        self.write_pending = changes.lane(writer, AtStop.DOUBT, files)
-        # Pauses of topics and tags, in the state topic.
+        self.write_pending = changes.lane(writer, AtStop.DOUBT, files.require_to_change)
+        # Writes of the pauses of topics and tags, in the state topic.
         self.write_pause = changes.lane(settings, AtStop.DOUBT)
-        # A pause of a process, in a file: it must not wait for a Kafka that hangs.
+        # Writes of the pause of a process, in a file: it must not wait for a Kafka that hangs.
         self.write_file = bulkhead(1, CHANGES_WAITING_MAX).lane(settings, AtStop.DOUBT)
-        # Records of changes, apart from these. Those of the outcome are few enough: their changes
-        # have begun.
+        # Writes of the records of changes, which must not wait for the changes themselves.
+        # `record_end` writes the outcome, and needs no bound of its own: its change has begun.
         records = bulkhead(KAFKA_MAX, CHANGES_WAITING_MAX)
         self.record = records.lane(recorder, AtStop.WAITS)
         self.record_end = replace(records, waiting_max=REQUESTS_MAX).lane(recorder, AtStop.WAITS)

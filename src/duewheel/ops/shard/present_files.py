@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class PresentFilesWatch:
-    """See the module's head. `require` may be called by any thread.
+    """See the module's head. Any thread may call those that begin with `require`.
 
     Attributes:
         removed: why the shard is not ready, if a reshard has removed it: that alone. A shard that
@@ -71,17 +71,21 @@ class PresentFilesWatch:
         if self._refusal is not None:
             raise self._refusal.error()
 
-    def require_after_read(self, *, to_change: bool = False) -> None:
-        """As `require`, after the first read: the `run` that replaces files may be yet to come.
-
-        Raises:
-            KafkaUnavailable: `to_change`: no read has succeeded, so they may be outdated.
-        """
+    def require_to_read(self) -> None:
+        """As `require`, after the first read: the `run` that replaces files may be yet to come."""
         if not self._was_read.wait(_FIRST_S):
             self._was_read.set()
-        if to_change and not self._has_progress:
-            raise KafkaUnavailable("nothing was written; the shard's progress cannot be read")
         self.require()
+
+    def require_to_change(self) -> None:
+        """As `require_to_read`, before records are made from the files.
+
+        Raises:
+            KafkaUnavailable: no read has succeeded, so they may be outdated.
+        """
+        self.require_to_read()
+        if not self._has_progress:
+            raise KafkaUnavailable("nothing was written; the shard's progress cannot be read")
 
     def _run(self) -> None:
         ending, error_before = self._thread.ending, ""
