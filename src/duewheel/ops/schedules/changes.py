@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from duewheel.client import DelayProducer, Timer
 from duewheel.client.request_headers import timer_headers
 from duewheel.config.settings import Settings
 from duewheel.deadline import polled
-from duewheel.errors import ConfigError, NoSuchSchedule
+from duewheel.errors import ConfigError, DuewheelError, NoSuchSchedule
 from duewheel.kafka.shard_settings import owns
 from duewheel.ops.changes.acceptance import require_accepted
 from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
@@ -55,11 +56,7 @@ class WrittenSchedule:
         return self.row.model_copy(update={"applied": applied})
 
     def is_taken(self, settings: Settings) -> bool:
-        """Whether ingest has taken the record.
-
-        Raises:
-            NoDataDirectory, CorruptFile: as `open_state`.
-        """
+        """Whether ingest has taken the record, as `await_taken`."""
         return await_taken(settings, [self.at], 0) == [True]
 
 
@@ -188,12 +185,15 @@ def _write(writer: TimerWriter, record: ScheduleRecord, *, stops: bool = False) 
 
 
 def await_taken(settings: Settings, records: Sequence[WrittenRecord], wait_s: float) -> list[bool]:
-    """Waits until ingest has taken these records, by Kafka's metadata; returns which it has."""
+    """Waits until ingest has taken these records, by Kafka's metadata; returns which it has.
+    Without files that can be read it has taken none: they are written, whatever becomes of them.
+    """
     ends = [{(at.topic, at.partition): at.offset + 1} for at in records]
 
     def taken() -> list[bool]:
-        return [not unread_below(state, each) for each in ends]
+        with suppress(DuewheelError, OSError), open_state(settings) as state:
+            return [not unread_below(state, each) for each in ends]
+        return [False] * len(ends)
 
-    with open_state(settings) as state:
-        polled(lambda: all(taken()), wait_s)
-        return taken()
+    polled(lambda: all(taken()), wait_s)
+    return taken()

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from duewheel.api.schedules import NewSchedule, ScheduleSummary
 from duewheel.config.settings import Settings
 from duewheel.deadline import polled
-from duewheel.errors import DuewheelError
 from duewheel.ops.changes.timer_writer import TimerWriter
 from duewheel.ops.named_timer_topic import timer_topic_of
 from duewheel.ops.schedules import changes, listing, read_before_change
@@ -132,10 +130,7 @@ async def put(calls: StepCalls, name: str, new: NewSchedule) -> WrittenSchedule:
 
 async def applied(calls: StepCalls, written: WrittenSchedule, wait_s: float) -> ScheduleSummary:
     """Waits for ingest, and returns the schedule; `applied`: whether ingest has taken it."""
-    is_taken = False
-    with suppress(DuewheelError):  # it is written, whatever becomes of the files meanwhile
-        is_taken = await calls.until(written.is_taken, wait_s)
-    return written.with_applied(is_taken)
+    return written.with_applied(await calls.until(written.is_taken, wait_s))
 
 
 async def ends_to_change(calls: StepCalls, topics: Iterable[str]) -> LogEnds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,6 +15,7 @@ from tests.harness.served import KitWriter, RecordingProducer, recording_writer
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError, Unacknowledged
 from duewheel.ops.schedules import apply_file
+from duewheel.ops.schedules.changes import write_record
 from duewheel.testing.service import LocalService
 
 FILE = """
@@ -41,6 +43,29 @@ def test_an_apply_that_fails_on_its_way_tells_how_far_it_came(
     path.write_text(FILE + 'timer_topic = "others"\n')
     with pytest.raises(Unacknowledged, match="written before: 1 of 2 changes"):
         apply_file.apply(writer, path, prune=False, dry_run=False, wait_s=0)
+
+
+def test_an_apply_is_written_whatever_becomes_of_the_files(
+    service: LocalService,
+    settings: Settings,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer, state = KitWriter(settings, service), settings.storage.data_dir / "state"
+    path = config.with_name("schedules.toml")
+    path.write_text(FILE)
+
+    def last_before_a_recovery(*args: Any, **named: Any) -> Any:
+        written = write_record(*args, **named)
+        if args[2].name == b"poll":
+            state.rename(state.with_name("moved"))
+        return written
+
+    monkeypatch.setattr(apply_file, "write_record", last_before_a_recovery)
+    monkeypatch.setattr(service, "pending", lambda: None)  # it would need the file
+    rows = apply_file.apply(writer, path, prune=False, dry_run=False, wait_s=0)
+    assert [(row.change, row.applied) for row in rows] == [("added", False)] * 2
+    state.with_name("moved").rename(state)
 
 
 def test_a_file_is_applied_by_its_differences(
