@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource
+from kafka.admin import ACLOperation, ConfigResource
 from kafka.errors import (
     InvalidTopicError,
     TopicAuthorizationFailedError,
@@ -21,6 +21,7 @@ from kafka.errors import (
 _TOPICS_PER_REQUEST = 1_000  # for unlimited numbers of names: it bounds the size of an answer
 _NOT_AUTHORIZED: int = TopicAuthorizationFailedError.errno
 _OWN = "DYNAMIC_TOPIC_CONFIG"
+_EACH_RIGHT = frozenset(ACLOperation.__members__)
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 
 
@@ -119,7 +120,7 @@ def describe_settings(
 
 
 def _topic(row: Mapping[str, Any]) -> Topic:
-    operations = row.get("authorized_operations")
+    operations = frozenset(map(str, row.get("authorized_operations") or ()))
     return Topic(
         row["name"],
         row["error_code"],
@@ -133,6 +134,6 @@ def _topic(row: Mapping[str, Any]) -> Topic:
             )
             for each in row.get("partitions") or ()
         ],
-        frozenset(map(str, operations)) if operations else None,
+        _EACH_RIGHT if "ALL" in operations else operations or None,
         is_internal=bool(row.get("is_internal")),
     )

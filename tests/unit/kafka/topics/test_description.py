@@ -53,6 +53,12 @@ def test_a_topic_has_its_id_partitions_and_rights() -> None:
     assert only(authorized_operations=None).rights is None
 
 
+def test_a_right_to_all_operations_is_one_to_each() -> None:
+    """Apache's brokers list each; another vendor's need not."""
+    rights = only(authorized_operations=["ALL"]).rights
+    assert rights is not None and rights > {"READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"}
+
+
 @pytest.mark.parametrize(
     ("code", "exists", "is_absent", "is_forbidden"),
     [
