@@ -89,6 +89,12 @@ class TopicContract:
         return self.null_value == CANCEL or self.headers != NATIVE
 
     @property
+    def open_targets(self) -> list[str]:
+        """The names and patterns of the targets that its messages may have, its own first."""
+        own = () if self.target is None else (self.target,)
+        return list(dict.fromkeys([*own, *(self.targets or ())]))
+
+    @property
     def listed_targets(self) -> str | None:
         """A regular expression for the targets that its messages may have beside its own; None: all
         of them.

@@ -295,12 +295,7 @@ class TimerSection(Section):
         """
         contracts, default = self.contracts, self.default_contract
         names = [*self.topics, *contracts, *(["*"] if self.topics_pattern else [])]
-        opened = {}
-        for name in dict.fromkeys(names):
-            contract = contracts.get(name, default)
-            own = [] if contract.target is None else [contract.target]
-            opened[name] = list(dict.fromkeys([*own, *(contract.targets or ())]))
-        return opened
+        return {name: contracts.get(name, default).open_targets for name in dict.fromkeys(names)}
 
     @property
     def named_targets(self) -> list[str]:

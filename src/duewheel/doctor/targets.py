@@ -29,13 +29,10 @@ def examine(cluster: Cluster) -> Findings:
                 "become dead letters",
                 f"`duewheel topic create {target.name}`, or {create}",
             )
-    opened = timer.open_targets
+    contracts, default = timer.contracts, timer.default_contract
+    opened = {n: of_shell(contracts.get(n, default).open_targets) for n in cluster.timer_topics}
     for target in targets:
-        timers = [
-            topics[name]
-            for name in cluster.timer_topics
-            if re.search(of_shell(opened.get(name, opened.get("*", ()))), target.name)
-        ]
+        timers = [topics[name] for name, names in opened.items() if re.search(names, target.name)]
         yield from check_size(timers, target, commands)
 
 

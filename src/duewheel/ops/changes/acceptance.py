@@ -29,13 +29,13 @@ def require_accepted(
     Raises:
         ConfigError: with the reason and code of the dead letter.
     """
-    rejection = rejection_of(factory.contract(settings), timer_topic, key, value, headers, now_ms)
+    contract = factory.contract(settings)
+    rejection = rejection_of(contract, timer_topic, key, value, headers, now_ms)
     if rejection is None:
         return
     text = f"it would become a dead letter: {rejection.reason} ({rejection.code})"
     if rejection.code == NOT_ALLOWED:
-        opened = settings.timer.open_targets
-        names = ", ".join(opened.get(timer_topic, opened.get("*", ()))) or "no target"
+        names = ", ".join(contract.topic(timer_topic).open_targets) or "no target"
         text += f"; {timer_topic} is open for {names}"
     if rejection.code == _NOT_RECURRING:
         table = f'[timer.topic."{timer_topic}"]'
