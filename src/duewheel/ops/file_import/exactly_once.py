@@ -261,7 +261,7 @@ class _Import:
         self, position: ImportPosition, chunk: Sequence[_Line]
     ) -> tuple[list[NewRecord] | None, ImportPosition, _ImportPart]:
         """Plans a chunk up to the first line that ends the import."""
-        # Again after an aborted transaction: until then the catalog has noted which of the records
+        # Again after an aborted transaction: by then the ledger has noted which of the records
         # Kafka refuses.
         part = self._part(chunk)
         sent = [line for line in part.lines if line.record and line.rejection is None]

@@ -126,8 +126,8 @@ class _Relay:
         def plan(
             position: RelayPosition, rows: Sequence[OutboxRow]
         ) -> tuple[list[NewRecord] | None, RelayPosition, list[RefusedRow]]:
-            # Called again after an aborted transaction: until then the catalog has noted which of
-            # the records Kafka refuses.
+            # Called again after an aborted transaction: by then the ledger has noted which of the
+            # records Kafka refuses.
             sent, refused = self._records_of(rows)
             if not sent:
                 return None, position, refused
