@@ -7,7 +7,7 @@ access      tokens: who may read, who may change
 scopes      which timer topics a request touches, and may
 problems    errors as RFC 9457 has them
 service     the state that operations share; bulkhead: threads for each kind of calls; waits:
-            those for replies
+            those for replies; file_probe: reads for the probes
 change_records
             the log and the topic of changes; record_writer: writes to this topic
 url_names   names in URLs

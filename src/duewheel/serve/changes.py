@@ -24,7 +24,7 @@ A = TypeVar("A", bound=Answered)
 
 changing = APIRouter(prefix="/v1", tags=["changes"])
 
-Wait = Annotated[
+ForReply = Annotated[
     float, Query(ge=0, le=WAIT_MAX_S, description="seconds for the reply; 0: none is awaited")
 ]
 CONFLICT = documented(409, "the timer's state does not permit it")
@@ -42,7 +42,7 @@ async def schedule(change: Changing, timer: OwnTimer) -> Scheduled:
     "/timers/{handle}", operation_id="cancel_timer", responses={202: {"model": Answered}}
 )
 @recorded
-async def cancel_timer(change: Changing, handle: OwnHandle, wait: Wait = WAIT_S) -> Answered:
+async def cancel_timer(change: Changing, handle: OwnHandle, wait: ForReply = WAIT_S) -> Answered:
     """Cancels one timer. 202: it is written and takes effect, and its reply is still to come."""
     named = NamedTimers(handle=handle)
     written = await change.service.write(requests.cancel, named, reply=wait > 0)
@@ -52,7 +52,7 @@ async def cancel_timer(change: Changing, handle: OwnHandle, wait: Wait = WAIT_S)
 @changing.post("/timers/{handle}/reschedule", operation_id="reschedule_timer", responses=REPLACED)
 @recorded
 async def reschedule_timer(
-    change: Changing, handle: OwnHandle, due: DueTimeFields, wait: Wait = WAIT_S
+    change: Changing, handle: OwnHandle, due: DueTimeFields, wait: ForReply = WAIT_S
 ) -> ReplacedPending:
     """Replaces a pending timer by one with the same message and another due time.
 
@@ -65,7 +65,9 @@ async def reschedule_timer(
 
 @changing.post("/timers/{handle}/fire", operation_id="fire_timer", responses=REPLACED)
 @recorded
-async def fire_timer(change: Changing, handle: OwnHandle, wait: Wait = WAIT_S) -> ReplacedPending:
+async def fire_timer(
+    change: Changing, handle: OwnHandle, wait: ForReply = WAIT_S
+) -> ReplacedPending:
     """Makes a pending timer due now; 409 if it leaves within seconds by itself."""
     fire = reschedule_pending.fire
     written = await change.service.write_pending(fire, handle, reply=wait > 0)
@@ -75,7 +77,7 @@ async def fire_timer(change: Changing, handle: OwnHandle, wait: Wait = WAIT_S) -
 @changing.post("/cancel", operation_id="cancel_timers", responses=CONFLICT)
 @recorded
 async def cancel_timers(
-    change: Changing, bulk: BulkCancel, scope: Scoped, wait: Wait = WAIT_S
+    change: Changing, bulk: BulkCancel, scope: Scoped, wait: ForReply = WAIT_S
 ) -> BulkCancelled:
     """Cancels all pending timers that match a filter; with `dry_run` it only counts them.
 

@@ -35,7 +35,7 @@ reading = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=With
 changing = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=WithName)
 
 Name = Annotated[str, Path(min_length=1, max_length=200, description="a slash in it as %2F")]
-Wait = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for ingest")]
+ForIngest = Annotated[float, Query(ge=0, le=WAIT_MAX_S, description="seconds for ingest")]
 OfTopic = Annotated[Topic | None, Query(description="only those of this timer topic")]
 MISSING = documented(404, "no such schedule")
 CHANGED: Responses = {202: {"model": ScheduleSummary}}
@@ -78,7 +78,7 @@ async def set_schedule(
     change: Changing,
     name: Name,
     new: OwnSchedule,
-    wait: Wait = WAIT_S,
+    wait: ForIngest = WAIT_S,
 ) -> ScheduleSummary:
     """Sets a schedule, or replaces the one of this name. 202: it is written, and not in effect."""
     written = await steps.put(_ServedCalls(change), name, new)
@@ -92,7 +92,7 @@ async def pause_schedule(
     name: Name,
     timer_topic: OwnTimerTopic,
     pause: Pause | None = None,
-    wait: Wait = WAIT_S,
+    wait: ForIngest = WAIT_S,
 ) -> ScheduleSummary:
     """Pauses a schedule: no instant fires until it is resumed."""
     note = "" if pause is None else pause.note
@@ -103,7 +103,7 @@ async def pause_schedule(
 @changing.post(f"/{NAME}/resume", operation_id="resume_schedule", responses=CHANGED | MISSING)
 @recorded
 async def resume_schedule(
-    change: Changing, name: Name, timer_topic: OwnTimerTopic, wait: Wait = WAIT_S
+    change: Changing, name: Name, timer_topic: OwnTimerTopic, wait: ForIngest = WAIT_S
 ) -> ScheduleSummary:
     """Ends the pause of a schedule: the instants from now on fire."""
     written = await steps.change(_ServedCalls(change), changes.resume, name, timer_topic)
@@ -122,7 +122,7 @@ async def trigger_schedule(change: Changing, name: Name, timer_topic: OwnTimerTo
 @changing.delete(f"/{NAME}", operation_id="stop_schedule", responses=CHANGED | MISSING)
 @recorded
 async def stop_schedule(
-    change: Changing, name: Name, timer_topic: OwnTimerTopic, wait: Wait = WAIT_S
+    change: Changing, name: Name, timer_topic: OwnTimerTopic, wait: ForIngest = WAIT_S
 ) -> ScheduleSummary:
     """Ends a schedule for good."""
     written = await steps.change(_ServedCalls(change), changes.stop, name, timer_topic)
