@@ -112,10 +112,12 @@ def _spec(name: str) -> LedgerSpec[ImportPosition]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line and its record, or why ingest would reject it; an empty line has neither."""
+    """A line and its record, or why ingest would reject it; an empty line has neither. All but
+    `read` is set by the preview.
+    """
 
     read: FileLine
-    record: TimerRecord | None = None
+    record: NewRecord | None = None
     preview: Preview | None = None
     rejection: Rejection | None = None
 
@@ -264,13 +266,11 @@ class _Import:
         # Again after an aborted transaction: by then the ledger has noted which of the records
         # Kafka refuses.
         part = self._part(chunk)
-        sent = [line for line in part.lines if line.record and line.rejection is None]
-        named = [(_name(line), line.record) for line in sent if line.record]
-        targets = self._ledger.existing({record.timer_topic for _, record in named})
-        lines, written = position.lines + len(part.lines), position.written + len(sent)
+        records = [line.record for line in part.lines if line.record and line.rejection is None]
+        lines, written = position.lines + len(part.lines), position.written + len(records)
         digest = part.digest.hexdigest()
         moved = ImportPosition(lines, digest, written, self._choice.ends)
-        return new_records(named, targets) if part.lines else None, moved, part
+        return records if part.lines else None, moved, part
 
     def _part(self, chunk: Sequence[_Line]) -> _ImportPart:
         """Judges the lines of a chunk, up to the first one that ends the import."""
@@ -289,31 +289,29 @@ class _Import:
 
     def _previewed(self, chunk: Sequence[_Line], now_ms: int) -> list[_Line]:
         """Adds record and preview, or rejection, to each line."""
-        lines = [self._parsed(line, now_ms) for line in chunk]
-        by_topic: dict[str, list[tuple[int, TimerRecord]]] = {}
-        for at, line in enumerate(lines):
-            if line.record is not None:
-                by_topic.setdefault(line.record.timer_topic, []).append((at, line.record))
+        lines, by_topic = list(chunk), dict[str, list[tuple[int, TimerRecord]]]()
+        for at, line in enumerate(chunk):
+            try:
+                record = self._record_of(line.read, now_ms)
+            except ConfigError as error:
+                lines[at] = replace(line, rejection=Rejection("unusable", str(error)))
+                continue
+            if record is not None:
+                by_topic.setdefault(record.timer_topic, []).append((at, record))
         targets = self._ledger.existing(by_topic.keys())
         for topic, rows in by_topic.items():
             requests = [(record.key, record.value, record.headers) for _, record in rows]
             previews = previews_of(self._contract, topic, requests, now_ms)
-            records = new_records([(_name(lines[at]), record) for at, record in rows], targets)
+            named = [(b"%d" % chunk[at].read.number, record) for at, record in rows]
+            records = new_records(named, targets)
             refusals = self._ledger.refusals(records, targets)
-            for (at, _), preview, refusal in zip(rows, previews, refusals, strict=True):
-                rejection = preview.rejection or refusal
-                lines[at] = replace(lines[at], preview=preview, rejection=rejection)
+            for (at, _), new, preview, refusal in zip(
+                rows, records, previews, refusals, strict=True
+            ):
+                lines[at] = _Line(chunk[at].read, new, preview, preview.rejection or refusal)
         return lines
 
-    def _parsed(self, line: _Line, now_ms: int) -> _Line:
-        name = f"{self._choice.name}@{line.read.number}"
-        try:
-            fields = fields_in(line.read, self._defaults)
-            record = None if fields is None else record_of(self._settings, fields, name, now_ms)
-        except ConfigError as error:
-            return replace(line, rejection=Rejection("unusable", str(error)))
-        return replace(line, record=record)
-
-
-def _name(line: _Line) -> bytes:
-    return b"%d" % line.read.number
+    def _record_of(self, line: FileLine, now_ms: int) -> TimerRecord | None:
+        fields = fields_in(line, self._defaults)
+        name = f"{self._choice.name}@{line.number}"
+        return None if fields is None else record_of(self._settings, fields, name, now_ms)
