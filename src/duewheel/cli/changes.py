@@ -9,7 +9,7 @@ import click
 from duewheel.api.limits import COMMAND_BULK_DEFAULT, COMMAND_BULK_MAX
 from duewheel.api.requests import KeyedTimers, NamedTimers, NewTimer, Replacement, TimerFilter
 from duewheel.cli.command_help import CommandWithExamples
-from duewheel.cli.options import with_dry_run, with_writer, with_writer_from_files
+from duewheel.cli.options import with_dry_run, with_writer
 from duewheel.cli.output import Printer, say
 from duewheel.cli.replies import (
     ReplyWait,
@@ -35,7 +35,7 @@ from duewheel.ops.changes.timer_writer import TimerWriter
     value="the message, as text",
 )
 @with_request("timer", NewTimer)
-@with_writer
+@with_writer()
 def send(writer: TimerWriter, timer: NewTimer, output: Printer) -> None:
     """Schedule one message.
 
@@ -51,7 +51,7 @@ def send(writer: TimerWriter, timer: NewTimer, output: Printer) -> None:
 @with_fields(NamedTimers, "handle", "id", "key", "partition", "timer_topic")
 @with_wait
 @with_request("named", NamedTimers)
-@with_writer
+@with_writer()
 def cancel(writer: TimerWriter, named: NamedTimers, wait: ReplyWait, output: Printer) -> int:
     """Cancel timers by recall handle, or by id.
 
@@ -77,7 +77,7 @@ def cancel(writer: TimerWriter, named: NamedTimers, wait: ReplyWait, output: Pri
 @with_dry_run
 @with_wait
 @with_request("wanted", TimerFilter)
-@with_writer_from_files
+@with_writer(from_files=True)
 def cancel_matching(
     writer: TimerWriter,
     wanted: TimerFilter,
@@ -126,7 +126,7 @@ def cancel_matching(
 @with_fields(Replacement, "deliver_at", "delay", "level", "topic", "value", "headers")
 @with_request("named", KeyedTimers)
 @with_request("new", Replacement)
-@with_writer
+@with_writer()
 def reschedule(
     writer: TimerWriter, named: KeyedTimers, new: Replacement, wait: ReplyWait, output: Printer
 ) -> int:

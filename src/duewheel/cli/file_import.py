@@ -32,7 +32,7 @@ def _with_lines(command: Command) -> Command:
 
 @click.command("send-lines", cls=CommandWithExamples)
 @_with_lines
-@with_writer
+@with_writer()
 def send_lines(writer: TimerWriter, file: BinaryIO, defaults: TimerFields, output: Printer) -> int:
     """Schedule a message for each line of FILE; `-` is stdin.
 

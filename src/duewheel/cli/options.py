@@ -72,32 +72,26 @@ def with_result(
     return decorate
 
 
-def with_writer(command: Command) -> Command:
+def with_writer(*, from_files: bool = False) -> Callable[[Command], Command]:
     """Adds all that `with_result` adds, for a command that writes to timer topics: it has the
-    argument `writer`, a TimerWriter, in place of `settings`.
+    argument `writer`, a TimerWriter, in place of `settings`. `from_files`: it makes its records
+    from the shard's files; outdated ones, which would bring a former state in again, are refused.
     """
-    return _with_writer(command, from_files=False)
 
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def writing(settings: Settings, **others: Any) -> Any:
+            from duewheel.ops.changes.timer_writer import TimerWriter
+            from duewheel.ops.shard.present_files import require_present_files
 
-def with_writer_from_files(command: Command) -> Command:
-    """As `with_writer`, for a command that makes its records from the shard's files: outdated ones,
-    which would bring a former state in again, are refused.
-    """
-    return _with_writer(command, from_files=True)
+            if from_files:
+                require_present_files(settings)
+            with closing(TimerWriter(settings, SystemClock())) as writer:
+                return command(writer=writer, **others)
 
+        return with_result(needs_kafka=True)(writing)
 
-def _with_writer(command: Command, *, from_files: bool) -> Command:
-    @functools.wraps(command)
-    def writing(settings: Settings, **others: Any) -> Any:
-        from duewheel.ops.changes.timer_writer import TimerWriter
-        from duewheel.ops.shard.present_files import require_present_files
-
-        if from_files:
-            require_present_files(settings)
-        with closing(TimerWriter(settings, SystemClock())) as writer:
-            return command(writer=writer, **others)
-
-    return with_result(needs_kafka=True)(writing)
+    return decorate
 
 
 def with_settings(

@@ -13,7 +13,7 @@ import click
 
 from duewheel.api.schedules import NewSchedule, Pause, ScheduleDifference, ScheduleSummary
 from duewheel.cli.command_help import CommandGroup
-from duewheel.cli.options import Command, with_dry_run, with_result, with_writer_from_files
+from duewheel.cli.options import Command, with_dry_run, with_result, with_writer
 from duewheel.cli.output import Printer, say
 from duewheel.cli.pages import show_rows
 from duewheel.cli.replies import DEFAULT_S, say_if_missing, say_if_recovering, why_late
@@ -62,7 +62,7 @@ def _with_ingest_wait(command: Command) -> Command:
     value="the message, as text",
 )
 @with_request("new", NewSchedule)
-@with_writer_from_files
+@with_writer(from_files=True)
 def set_(writer: TimerWriter, name: str, new: NewSchedule, wait_s: float, output: Printer) -> int:
     """Set a schedule, or replace the one of this name. It begins now, or at --starts.
 
@@ -113,7 +113,7 @@ def next_(settings: Settings, name: str, timer_topic: str | None, output: Printe
 @_with_ingest_wait
 @with_fields(Pause, "note")
 @with_request("given", Pause)
-@with_writer_from_files
+@with_writer(from_files=True)
 def pause(
     writer: TimerWriter,
     name: str,
@@ -130,7 +130,7 @@ def pause(
 @schedule.command()
 @_with_name
 @_with_ingest_wait
-@with_writer_from_files
+@with_writer(from_files=True)
 def resume(
     writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
@@ -142,7 +142,7 @@ def resume(
 @schedule.command()
 @_with_name
 @_with_ingest_wait
-@with_writer_from_files
+@with_writer(from_files=True)
 def stop(
     writer: TimerWriter, name: str, timer_topic: str | None, wait_s: float, output: Printer
 ) -> int:
@@ -153,7 +153,7 @@ def stop(
 
 @schedule.command()
 @_with_name
-@with_writer_from_files
+@with_writer(from_files=True)
 def trigger(writer: TimerWriter, name: str, timer_topic: str | None, output: Printer) -> None:
     """Fire a schedule once more, now; its next instant stays.
 
@@ -172,7 +172,7 @@ def trigger(writer: TimerWriter, name: str, timer_topic: str | None, output: Pri
 @click.option("--prune", is_flag=True, help="also stop those that the file lacks")
 @with_dry_run
 @_with_ingest_wait
-@with_writer_from_files
+@with_writer(from_files=True)
 def apply(
     writer: TimerWriter, file: Path, wait_s: float, output: Printer, *, prune: bool, dry_run: bool
 ) -> int:
