@@ -79,23 +79,18 @@ class _Trial:
         self._committed = {COMMITTED}  # keys that a reader must see
 
     def run(self) -> Findings:
-        began_ms = self._cluster.clock.boottime_ms()
-        check = Check("transactions", self._subject)
+        check, clock = Check("transactions", self._subject), self._cluster.clock
+        began_ms = clock.boottime_ms()
         try:
             producer = self._begun(COMMITTED)
             self._call("commit", producer.commit_transaction)
-        except DuewheelError as error:
-            yield check.error(str(error), self._scratch.grant(error, _FAILED))
-            return
-        took_ms = self._cluster.clock.boottime_ms() - began_ms
-        found = f"a producer was opened, and a transaction committed, in {took_ms} ms"
-        yield check.ok(found)
-        yield self._try_offsets()
-        try:
+            took_ms = clock.boottime_ms() - began_ms
+            yield check.ok(f"a producer was opened, and a transaction committed, in {took_ms} ms")
+            yield self._try_offsets()
+            check = Check("fencing", self._subject)
             self._try_fencing()
             seen = self._read()
         except DuewheelError as error:
-            check = Check("fencing", self._subject)
             yield check.error(str(error), self._scratch.grant(error, _FAILED))
             return
         yield from check_seen(self._partition.topic, seen, self._committed)
