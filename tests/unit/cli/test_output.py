@@ -14,6 +14,7 @@ from duewheel.api.dead_letters import Replayed
 from duewheel.api.model import Result, is_instant
 from duewheel.api.reshard import NewShard, Resharded
 from duewheel.api.schedules import NextInstants, ScheduleSummary
+from duewheel.cli import output
 from duewheel.cli.output import Printer, say
 
 DURATIONS = {
@@ -31,6 +32,19 @@ DURATIONS = {
     "precision_ms",
     "width_ms",
 }
+
+
+# Fields of results with `dry_run` that hold in a dry run as well.
+FACTS = {"assumed_delivered", "copied", "delivered", "matched", "not_taken", "sealed", "stopped"}
+
+
+def kinds_of_results() -> list[type[Result]]:
+    for module in pkgutil.iter_modules(duewheel.api.__path__, "duewheel.api."):
+        importlib.import_module(module.name)
+    kinds: list[type[Result]] = [Result]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return kinds
 
 
 def test_results_show_no_milliseconds_and_no_python(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,14 +110,17 @@ def test_a_name_of_a_topic_is_no_unit(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_each_instant_of_a_result_is_a_time_in_text() -> None:
     """One that is declared as a number would be shown as a duration of decades."""
-    for module in pkgutil.iter_modules(duewheel.api.__path__, "duewheel.api."):
-        importlib.import_module(module.name)
-    numbers, kinds = set(), [Result]
-    while kinds:
-        kind = kinds.pop()
-        kinds += kind.__subclasses__()
-        numbers |= {name for name, field in kind.model_fields.items() if not is_instant(field)}
+    fields = [field for kind in kinds_of_results() for field in kind.model_fields.items()]
+    numbers = {name for name, field in fields if not is_instant(field)}
     assert {name for name in numbers if name.endswith("_ms")} == DURATIONS
+
+
+def test_what_a_dry_run_has_not_done_is_labelled_so() -> None:
+    """A new field of such a result is named in one of the two."""
+    kinds = [kind for kind in kinds_of_results() if "dry_run" in kind.model_fields]
+    named = {name for kind in kinds for name in kind.model_fields}
+    done = {name for name in named if name.endswith(("ed", "en"))}
+    assert done == {*output._WOULD, *FACTS}  # noqa: SLF001 - it is complete
 
 
 def test_a_dry_run_says_what_would_happen(capsys: pytest.CaptureFixture[str]) -> None:
