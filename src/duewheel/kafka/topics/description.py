@@ -1,7 +1,7 @@
 """Topics and their settings, as brokers describe them: the only requests for either.
 
-`admin` and doctor compare the answers with the requirements; `targets.catalog` decides by them
-whether a transaction may write.
+`admin` and doctor compare the answers with the requirements; `targets.target_describer` decides by
+them whether a transaction may write.
 """
 
 from __future__ import annotations
