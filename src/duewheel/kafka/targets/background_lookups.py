@@ -7,7 +7,7 @@ One lookup runs at a time; the next one starts at the first `add` after its answ
 has the names that were added last: the others' rows come again, and they with them. So a backlog of
 names delays no other ones, and is answered before its rows have come again often: each time costs a
 copy. A lookup that fails, or whose client was closed, is dropped: its names are added again
-likewise. Meanwhile the rows of such a name get `for_now`.
+likewise. Meanwhile the rows of a name wait (UNRESOLVED), unless its entry has just expired.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from duewheel.threads import beside
 from duewheel.wheel.target_rules import Target
 
 _WAITING_MAX = 10_000  # names of one lookup, which takes a second or less
-# Rows for it wait. It has every partition, so that no row's partition is called missing.
-_UNRESOLVED = Target(2**31 - 1, 2**31 - 1, is_unknown=True)
+# The target of a name that waits. The topic may exist by now, so its rows wait, and become no dead
+# letters. It has every partition, so that no row's partition is called missing.
+UNRESOLVED = Target(2**31 - 1, 2**31 - 1, is_unknown=True)
 
 Answers = dict[str, Target]
 
@@ -62,10 +63,3 @@ def _in_parts(names: list[str], describe: Callable[[list[str]], Answers]) -> Ans
     for part in requests_of(names):
         answers |= describe(part)
     return answers
-
-
-def for_now(expired: Target | None) -> Target:
-    """The target of a name that waits, by its expired entry. A missing topic may exist by now, so
-    its rows wait; they become no dead letters.
-    """
-    return _UNRESOLVED if expired is None or expired.refusal else expired

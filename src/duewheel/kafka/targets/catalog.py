@@ -3,8 +3,8 @@ writes for now (unavailable_partitions.py), whose rows are parked.
 
 They are fetched before a transaction begins. It waits for some names only, those of topics that
 were known first, and for others a tenth of the time at most. The rest is looked up in a thread
-(background_lookups.py); until then a name that was known keeps its old entry for a while, and rows
-of any other one are parked.
+(background_lookups.py). Until then an entry that has just expired is used; the rows of any other
+name are parked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from kafka import KafkaAdminClient
 
 from duewheel.deadline import Deadline
-from duewheel.kafka.targets.background_lookups import BackgroundLookups, for_now
+from duewheel.kafka.targets.background_lookups import UNRESOLVED, BackgroundLookups
 from duewheel.kafka.targets.costly_targets import CostlyLog
 from duewheel.kafka.targets.target_cache import TargetCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
@@ -63,10 +63,11 @@ class TargetCatalog:
         Raises:
             KafkaUnavailable: no answer, or a topic without a leader just now.
         """
+        names = dict.fromkeys(topics)
         taken = self._background.take()
         self._cache.store(taken)
-        targets = self._cache.cached(topics)
-        missing = [topic for topic, target in targets.items() if target is None]
+        targets = self._cache.unexpired(names)
+        missing = [name for name in names if name not in targets]
         needed = set(missing if needed is None else needed)
         now, later = self._now_and_later(missing, needed)
         began_s = self._now_s()
@@ -76,9 +77,9 @@ class TargetCatalog:
             # A producer that invents names would otherwise hold up each transaction.
             self._rest_of_new.note_duration(self._now_s() - began_s)
         self._costly_log.log_new(taken | fetched)
-        old = {topic: for_now(self._cache.recent(topic)) for topic in later}
-        self._background.add(later, partial(self._cache.describe, admin))
-        found = self._with_failures(self._cache.as_now(targets | fetched | old))
+        waiting = dict.fromkeys(later, UNRESOLVED) | self._cache.just_expired(later)
+        self._background.add(later, partial(self._cache.describer.describe, admin))
+        found = self._with_failures(targets | fetched | waiting)
         self._unavailable.on_metadata(found)
         return found
 

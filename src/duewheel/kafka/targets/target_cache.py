@@ -37,7 +37,7 @@ _MISSING_MAX = 100_000  # names, some 40 MB: answered before their rows come aga
 class TargetCache:
     """Targets by topic, cached.
 
-    One thread owns it. Any may use `describe`, and `recall`, which reads one entry at a time.
+    One thread owns it. Any may use `recall`, which reads one entry at a time, and `describer`.
 
     Example:
         targets = cache.resolve(admin, ["orders", "nowhere"], deadline)
@@ -57,10 +57,9 @@ class TargetCache:
         self._usable: TtlCache[str, Target] = TtlCache(now_s=now_s)  # topics that take records
         self._unusable: TtlCache[str, Target] = TtlCache(_MISSING_MAX, now_s)
         self._complete: TtlCache[str, tuple[str, int]] = TtlCache()  # all partitions have logs
-        describer = TargetDescriber(
-            clients, limits, refusals.record_bytes, self._is_complete, self._is_compressed
+        self.describer = TargetDescriber(
+            clients, limits, refusals, self._compression, self._is_complete
         )
-        self.describe = describer.describe
 
     def resolve(
         self, admin: KafkaAdminClient, topics: Iterable[str], deadline: Deadline
@@ -70,25 +69,27 @@ class TargetCache:
         Raises:
             KafkaUnavailable: no answer, or a topic without a leader just now.
         """
-        targets = self.cached(topics)
-        missing = [topic for topic, target in targets.items() if target is None]
-        return self.as_now(targets | self.fetch(admin, missing, deadline))
+        names = dict.fromkeys(topics)
+        targets = self.unexpired(names)
+        missing = [name for name in names if name not in targets]
+        return targets | self.fetch(admin, missing, deadline)
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """The targets of cached topics, expired or not; fetches nothing."""
-        return self.as_now({topic: self._entry(topic, TtlCache.get_stale) for topic in topics})
+        return self._stored(topics, TtlCache.get_stale)
 
-    def cached(self, topics: Iterable[str]) -> dict[str, Target | None]:
-        """The target of each topic as it was stored; None if it is to be fetched."""
-        return {topic: self._entry(topic, TtlCache.get) for topic in topics}
+    def unexpired(self, topics: Iterable[str]) -> dict[str, Target]:
+        """The targets of cached topics; one that is missing here is to be fetched."""
+        return self._stored(topics, TtlCache.get)
+
+    def just_expired(self, topics: Iterable[str]) -> dict[str, Target]:
+        """The targets of topics that took records, up to a while after they have expired."""
+        # One that existed long ago may be deleted.
+        return self._with_batches({t: self._usable.get(t, _AGE_S) for t in topics})
 
     def was_usable(self, topic: str) -> bool:
         """Whether the topic took records when it was last looked up, even long ago."""
         return self._usable.get_stale(topic) is not None
-
-    def recent(self, topic: str) -> Target | None:
-        """The entry of a topic that took records, up to a while after it has expired."""
-        return self._usable.get(topic, _AGE_S)  # one that existed long ago may be deleted
 
     def fetch(
         self, admin: KafkaAdminClient, topics: list[str], deadline: Deadline
@@ -96,14 +97,14 @@ class TargetCache:
         """Looks topics up, and stores the answers. Raises as `resolve`."""
         answers = dict[str, Target]()
         for part in requests_of(topics):
-            describe = partial(self.describe, admin, part)
+            describe = partial(self.describer.describe, admin, part)
             found = self._clients.call(deadline, "look up topics", describe)
             self.store(found)
             answers |= found
-        return answers
+        return self._with_batches(answers)
 
     def store(self, targets: Mapping[str, Target]) -> None:
-        """Keeps answers of `describe`."""
+        """Keeps answers of the describer."""
         for topic, target in targets.items():
             into, other = self._usable, self._unusable
             if target.refusal:
@@ -113,22 +114,25 @@ class TargetCache:
             if not (target.refusal or target.unavailable):
                 self._complete.put(topic, target.identity, math.inf)
 
-    def as_now(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
-        """The stored targets among these, with batches of the present size and codec."""
-        return {t: self._as_now(t, target) for t, target in targets.items() if target}
-
     def forget(self) -> None:
         """Lets all metadata expire; limits that refusals have shown are kept."""
         self._usable.expire()  # known still: rows of a new name may be parked
         self._unusable.clear()
 
-    def _entry(
-        self, topic: str, get: Callable[[TtlCache[str, Target], str], Target | None]
-    ) -> Target | None:
-        found = get(self._usable, topic) or get(self._unusable, topic)
-        return found or (None if may_name_topic(topic) else NONE_SUCH)
+    def _stored(
+        self,
+        topics: Iterable[str],
+        get: Callable[[TtlCache[str, Target], str], Target | None],
+    ) -> dict[str, Target]:
+        entries = {t: get(self._usable, t) or get(self._unusable, t) for t in topics}
+        none_such = [t for t, entry in entries.items() if not (entry or may_name_topic(t))]
+        return self._with_batches(entries | dict.fromkeys(none_such, NONE_SUCH))
 
-    def _as_now(self, topic: str, target: Target) -> Target:
+    def _with_batches(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
+        """Those that are there, with batches of the present size and codec."""
+        return {t: self._with_batch(t, target) for t, target in targets.items() if target}
+
+    def _with_batch(self, topic: str, target: Target) -> Target:
         if target.refusal or target.is_unknown:  # no batch goes there, and there may be thousands
             return target
         codec = self._compression.of(topic)
@@ -137,9 +141,6 @@ class TargetCache:
         if (target.batch_bytes, target.codec) == (size, codec):
             return target
         return replace(target, batch_bytes=size, codec=codec)
-
-    def _is_compressed(self, topic: str) -> bool:
-        return self._compression.of(topic) != "none"
 
     def _is_complete(self, topic: str, target: Target) -> bool:
         """Whether all partitions of the topic had logs when they were last looked up."""

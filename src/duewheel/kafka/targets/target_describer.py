@@ -17,9 +17,11 @@ from kafka import KafkaAdminClient
 from duewheel.deadline import Deadline
 from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
+from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.costly_targets import CODEC, costly_by
 from duewheel.kafka.targets.costly_targets import NAMES as COSTLY_SETTINGS
+from duewheel.kafka.targets.refusal_limits import RefusalLimits
 from duewheel.kafka.targets.unavailable_partitions import takes_writes
 from duewheel.kafka.topics.description import Topic, TopicSettings, describe, describe_settings
 from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
@@ -52,19 +54,13 @@ class TargetDescriber:
         self,
         clients: KafkaClients,
         limits: TransactionLimits,
-        record_bytes: Callable[[str], int | None],
+        refusals: RefusalLimits,
+        compression: Compression,
         is_complete: Callable[[str, Target], bool],
-        is_compressed: Callable[[str], bool],
     ) -> None:
-        """
-        Args:
-            is_compressed: whether the deliveries to a topic are.
-            record_bytes: the largest record that a topic may take, by its refusals.
-            is_complete: whether all partitions of a topic are known to have logs.
-        """
-        self._clients, self._limits = clients, limits
-        self._record_bytes, self._is_complete = record_bytes, is_complete
-        self._is_compressed = is_compressed
+        """`is_complete`: whether all partitions of a topic are known to have logs."""
+        self._clients, self._limits, self._refusals = clients, limits, refusals
+        self._compression, self._is_complete = compression, is_complete
 
     def describe(self, admin: KafkaAdminClient, topics: list[str]) -> dict[str, Target]:
         """The target of each topic; kafka-python's errors, and KafkaUnavailable for a topic without
@@ -100,9 +96,9 @@ class TargetDescriber:
         """
         config = settings.values
         bounds = [int(config[name]) for name in _BATCH_BOUNDS if name in config]
-        if self._is_compressed(topic.name) or config.get(CODEC) in _RECOMPRESSING:
+        if self._compression.of(topic.name) != "none" or config.get(CODEC) in _RECOMPRESSING:
             bounds = list(map(_plain_bytes, bounds))
-        bounds.append(self._record_bytes(topic.name) or self._limits.batch_bytes_max)
+        bounds.append(self._refusals.record_bytes(topic.name) or self._limits.batch_bytes_max)
         found = unsurvivable(config)
         closed_by = f"{found.name}={found.value}" if found else ""
         in_sync_min = int(config.get("min.insync.replicas", 1))

@@ -24,7 +24,7 @@ from tests.simulation.contract_check import decoded
 
 from duewheel.checkpoints.progress import COPY_BYTES_MAX
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.targets.background_lookups import for_now
+from duewheel.kafka.targets.background_lookups import UNRESOLVED
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.schemas.batches import ANY_TIME, NO_KEY, NO_PARTITION, Deliveries
 from duewheel.schemas.columns import binary
@@ -407,7 +407,7 @@ def test_names_that_are_not_looked_up_yet_take_no_place_among_parked_targets() -
     known = Statistics()
     for names in (invented, ["a", *invented]):
         sent = rows(names, [1] * len(names))
-        aside = routed(sent, {"a": DOWN} | dict.fromkeys(invented, for_now(None))).aside
+        aside = routed(sent, {"a": DOWN} | dict.fromkeys(invented, UNRESOLVED)).aside
         known = known.after_commit(sent, aside, NOW_MS, 5)
     assert (known.parked, known.unresolved) == ({"a": 1}, 2 * TOPICS_MAX)
     assert (known.delivered, known.postponed, known.dead_letters) == (0, {}, {})
@@ -491,7 +491,7 @@ def test_a_name_that_is_not_looked_up_yet_has_no_failed_partitions() -> None:
     """Its rows wait anyhow, and a list of its other partitions would have 2³¹ of them."""
     failures = UnavailablePartitions()
     failures.note_failures([(("a", 2), "no answer")])
-    assert failures.with_failures("a", for_now(None)).unavailable == frozenset()
+    assert failures.with_failures("a", UNRESOLVED).unavailable == frozenset()
 
 
 def test_a_failure_is_that_of_its_topic() -> None:
