@@ -41,7 +41,6 @@ from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 _pc: Any = pyarrow.compute
 
-_FETCH_BYTES = 1 << 20
 _ENDS_KEPT_S = 0.1
 
 
@@ -164,7 +163,7 @@ def _rows(
 ) -> Iterator[tuple[Fetched, list[DeliveryReceipt]]]:
     """Yields the answers for a range, each with its rows."""
     ranges = {partition: (start, end)}
-    for part in reader.read(ranges, _FETCH_BYTES):
+    for part in reader.read(ranges):
         matching = chain.from_iterable(
             matches(records, wanted) for records in committed_records(part, ranges)
         )

@@ -32,7 +32,7 @@ _AHEAD_S = 0.5  # before an enclosing call ends, whose message would not say why
 class LogReader(LogConnection):
     """See the module's head. Not thread-safe: one reader, one thread."""
 
-    def read(self, ranges: OffsetRanges, bytes_max: int) -> Iterator[list[Fetched]]:
+    def read(self, ranges: OffsetRanges, bytes_max: int = _FETCH_BYTES) -> Iterator[list[Fetched]]:
         """The batches of the ranges, in parts; those of a partition in their order.
 
         A part has the answers to one round of fetches, each partition at most once. A batch may

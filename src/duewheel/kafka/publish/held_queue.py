@@ -47,7 +47,6 @@ from duewheel.wheel.encoded import Part
 from duewheel.wheel.target_rules import Target
 
 _BYTES_AT_ONCE = 4 * 1024 * 1024
-_FETCH_BYTES = 1 << 20
 # The sender sends one batch of a partition at a time: more would exceed the deadline.
 BATCHES_AT_ONCE = 256
 # For the same reason records of the state topic share batches: of 2,000 timer partitions each may
@@ -124,7 +123,7 @@ def fetch_moves(
     stable = reader.ends([state_partition], committed=True)
     end = reader.ends([state_partition], committed=False)
     start = min(held[partition].start_offset for partition in free)
-    parts = reader.records({state_partition: (start, stable[state_partition])}, _FETCH_BYTES)
+    parts = reader.records({state_partition: (start, stable[state_partition])})
     records = chain.from_iterable(records for records, _ in parts)
     return taken_batches(records, progress, free, bounds, all_seen=stable == end)
 

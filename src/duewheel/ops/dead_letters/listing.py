@@ -49,7 +49,6 @@ from duewheel.schemas.topic_scope import ALL_TOPICS, TopicScope
 from duewheel.schemas.wire.kafka_records import KafkaRecords
 
 CHUNK_RECORDS = 1_000  # read at a time; a replay writes them in one transaction
-_FETCH_BYTES = 1 << 20
 _GROUP_BYTES = 256 << 10  # in columns: headers of two bytes take 75 times as many
 
 log = structlog.get_logger(__name__)
@@ -94,7 +93,7 @@ class DeadLetterReader:
         """
         place = (self._settings.dead_letter_topic, partition)
         ranges = {place: (start, end)}
-        for part in self._records.read(ranges, _FETCH_BYTES):
+        for part in self._records.read(ranges):
             letters, reached = list[DeadLetter](), start
             for records in committed_records(part, ranges, _GROUP_BYTES):
                 if records.unread is not None:

@@ -97,7 +97,7 @@ class WrittenLog(LogReader):
     def bounds(self, *_: object, **__: object) -> dict[TopicPartition, tuple[int, int]]:
         return {self._place: (0, self._end)}
 
-    def read(self, ranges: OffsetRanges, _: int) -> Iterator[list[Fetched]]:
+    def read(self, ranges: OffsetRanges, _: int = 0) -> Iterator[list[Fetched]]:
         first, _ = ranges[self._place]
         yield [Fetched(self._place, memoryview(self._octets), (), first, self._end)]
 
