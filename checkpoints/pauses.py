@@ -34,14 +34,14 @@ class PauseRecord(NamedTuple):
 
 class PausedTimers(NamedTuple):
     """The topics and tags whose timers wait at one moment: by commands, or because timer topics
-    rest (kafka/targets/work_rests.py).
+    rest (kafka/targets/throttles.py).
     """
 
     targets: frozenset[str] = frozenset()
     timer_topics: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
-    costly_of: frozenset[str] = frozenset()  # timer topics whose timers for costly targets wait
-    costly_alone: frozenset[str] = frozenset()  # the same, and those that share no transaction
+    slow_of: frozenset[str] = frozenset()  # timer topics whose timers for slow targets wait
+    slow_alone: frozenset[str] = frozenset()  # the same, and those that share no transaction
 
 
 NONE_PAUSED = PausedTimers()

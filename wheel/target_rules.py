@@ -51,7 +51,7 @@ class Target:
     topic_id: str = ""  # Kafka's id of the topic that has this name now; empty if it has none
     # The setting that closes all partitions to writes; empty if there is none
     closed_by: str = ""
-    costly_by: str = ""  # its setting that makes appends slow; empty if there is none
+    slow_by: str = ""  # its setting that makes appends slow; empty if there is none
     is_unknown: bool = False  # its metadata has not come yet, so the other values mean nothing
     batch_bytes: int = 0  # the size of its batches before compression
     codec: Codec = "none"  # of its deliveries

@@ -40,7 +40,7 @@ from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.ledger.producer_internals import Outcome
 from duewheel.kafka.publish import transactional_ids
 from duewheel.kafka.publish.publisher import KafkaPublisher
-from duewheel.kafka.targets import work_rests
+from duewheel.kafka.targets import throttles
 from duewheel.kafka.transaction_errors import FENCED
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.wire.record_batch import seal
@@ -81,7 +81,7 @@ def two_teams(
     tmp_path: Path, broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ProxiedShard]:
     """Each has a timer topic, whose rest lasts until timers come on a busy host."""
-    monkeypatch.setattr(work_rests, "_REFUSED_S", (15.0, 60.0))
+    monkeypatch.setattr(throttles, "_REFUSED_S", (15.0, 60.0))
     with shard_of_two_teams(tmp_path, broker) as shard:
         yield shard
 

@@ -49,7 +49,7 @@ pytestmark = pytest.mark.kafka
 
 WHEEL = WheelConfig(precision_ms=50, slots=10_000, window_ms=200_000, margin_ms=100_000)
 # What is parked comes back through ingest, which is not here: test_parking.py. So nobody is found
-# quiet, and no verdict lasts (`make`). Short ones, with a broker that does not answer:
+# quiet, and no back-off lasts (`make`). Short ones, with a broker that does not answer:
 # only what it does must be exact, not when.
 SHORT = TransactionLimits(
     start_deadline_s=2, publish_deadline_s=1, transaction_timeout_ms=1_500, quiet_s=GIVE_UP_S
@@ -121,7 +121,7 @@ def make(
 
     def new(limits: TransactionLimits | None = None) -> JudgedShard:
         # A batch may be refused for good just before its transaction is given up: that parks none.
-        limits = replace(limits or TransactionLimits(quiet_s=GIVE_UP_S), verdict_s=(0.0, 0.0))
+        limits = replace(limits or TransactionLimits(quiet_s=GIVE_UP_S), backoff_s=(0.0, 0.0))
         made.append(JudgedShard(tmp_path, broker, proxy.bootstrap_servers, topics, limits))
         return made[-1]
 

@@ -456,7 +456,7 @@ def test_partitions_that_fail_together_are_logged_and_noted_once(
         ShardNames(f"{names.state}-0", names.state, names.dead_letters, 0),
         SystemClock(),
         limits=TransactionLimits(quiet_s=1.0),
-        hooks=PublisherHooks(note=notes.append),
+        hooks=PublisherHooks(on_obstacles=notes.append),
     )
     every = range(4)
     with closing(publisher):

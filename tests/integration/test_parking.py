@@ -50,7 +50,7 @@ def numbered(timers: Sequence[tuple[str, int]], topic: str, partition: int) -> l
 
 @pytest.fixture
 def shard(tmp_path: Path, broker: SharedBroker, proxy: FaultProxy) -> Iterator[ProxiedShard]:
-    limits = replace(QUICKLY, verdict_s=(1.0, 30.0))
+    limits = replace(QUICKLY, backoff_s=(1.0, 30.0))
     topics = FaultTopics.named(f"parking-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
     shard = ProxiedShard(tmp_path, broker, proxy.bootstrap_servers, topics, limits=limits)

@@ -41,8 +41,8 @@ LETTERS = {
         "6",
         "an error that is in no list says nothing of its partition",
         "kafka/publish/failed_batches.py",
-        "or not isinstance(error, _NO_VERDICT)",
-        "or not isinstance(error, (*_NO_VERDICT, InvalidTimestampError))",
+        "or not isinstance(error, _INCONCLUSIVE)",
+        "or not isinstance(error, (*_INCONCLUSIVE, InvalidTimestampError))",
         test="unit/kafka/publish/test_failed_batches.py::test_the_consequences_depend_on_the_progress",
     ),
     "no-back-off": Planted(

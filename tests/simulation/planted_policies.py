@@ -24,13 +24,13 @@ POLICIES = {
         test="unit/wheel/dequeue/test_encoder.py::"
         "test_what_was_encoded_before_a_pause_is_encoded_again",
     ),
-    "costly-rest-of-all": Planted(
+    "slow-rest-of-all": Planted(
         "6",
-        "while one timer topic rests, the timers of all for costly targets are parked",
-        "wheel/dequeue/costly_rows.py",
-        "if topics[t] not in paused.costly_of]",
-        "if not paused.costly_of]",
-        test="unit/wheel/dequeue/test_costly_rows.py::"
+        "while one timer topic rests, the timers of all for slow targets are parked",
+        "wheel/dequeue/slow_rows.py",
+        "if topics[t] not in paused.slow_of]",
+        "if not paused.slow_of]",
+        test="unit/wheel/dequeue/test_slow_rows.py::"
         "test_the_rest_of_one_timer_topic_is_not_that_of_others",
     ),
     "refused-rest-of-none": Planted(

@@ -36,8 +36,8 @@ from duewheel.schemas.batches import ANY_TIME, NEVER, NO_KEY, NO_POLICY, Deliver
 from duewheel.schemas.wire.record_codec import with_header
 from duewheel.wheel import target_rules
 from duewheel.wheel.dequeue import requeue
-from duewheel.wheel.dequeue.costly_rows import beyond_share
 from duewheel.wheel.dequeue.partitioner import packed_partitions, to_unavailable, used_topics
+from duewheel.wheel.dequeue.slow_rows import beyond_share
 from duewheel.wheel.dequeue.too_large import too_large
 from duewheel.wheel.policies.policy import returning
 from duewheel.wheel.target_rules import NO_TARGET, Reason, Target
@@ -135,7 +135,7 @@ def without_target(
     now_ms: int,
 ) -> Bool:
     """Rows whose target partition takes no writes for now, whose target is not looked up yet, or
-    that are beyond the share of costly targets (costly_rows.py, which the last three are for).
+    that are beyond the share of slow targets (slow_rows.py, which the last three are for).
 
     Excluded are dead letters and copies, which have no other place to wait, and rows without a
     fixed partition as long as another one takes writes.
@@ -143,7 +143,7 @@ def without_target(
     known = [targets.get(topic) for topic in deliveries.targets]
     rows = to_unresolved(deliveries, targets)
     bound = deliveries.dead_letter | deliveries.is_copy
-    if any(one is not None and (one.unavailable or one.costly_by) for one in known):
+    if any(one is not None and (one.unavailable or one.slow_by) for one in known):
         place = packed_partitions(deliveries, targets, lambda free: free[0])
         rows = rows | to_unavailable(deliveries, targets, place)
         leaving = leaving & ~(bound | deliveries.answer | rows)

@@ -33,7 +33,7 @@ class TransactionLimits:
             which takes no writes.
         quiet_s: how long a partition may leave a batch unanswered while others are answered;
             noticed about a second later.
-        verdict_s: how long a partition that failed is not tried, from the next commit on: after
+        backoff_s: how long a partition that failed is not tried, from the next commit on: after
             the first failure, and at most.
     """
 
@@ -46,7 +46,7 @@ class TransactionLimits:
     stop_s: float = 5.0
     unavailable_target_age_s: float = 3.0
     quiet_s: float = 1.5
-    verdict_s: tuple[float, float] = (5.0, 60.0)
+    backoff_s: tuple[float, float] = (5.0, 60.0)
 
     def __post_init__(self) -> None:
         if not self.publish_deadline_s * 1000 < self.transaction_timeout_ms:

@@ -205,10 +205,10 @@ class CommandLedger(Generic[P]):
         # repeat some if it were written after them.
         batches.append((self._partition, single(self._spec.key, position.encode())))
         deadline = self._limits.preparing(topics=len(targets))
-        note = partial(self._note_refusals, parts)
+        on_failure = partial(self._note_refusals, parts)
         try:
             self._producer.warm_metadata(targets, deadline)
-            return self._producer.transact(batches, self._clock.now_ms(), note=note)
+            return self._producer.transact(batches, self._clock.now_ms(), on_failure=on_failure)
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
             reason = f"{self._spec.command}: {self._clients.explain(error)}"
             raise doubt_of(error, f"{reason}: run it again, nothing is doubled") from None

@@ -104,13 +104,13 @@ class TransactionalProducer:
         batches: Iterable[tuple[TopicPartition, Batch]],
         now_ms: int,
         quiet_s: float = math.inf,
-        note: Callable[[Sequence[internals.Outcome]], None] = lambda _: None,
+        on_failure: Callable[[Sequence[internals.Outcome]], None] = lambda _: None,
     ) -> int | None:
         """One transaction, as `commit_all`, within its deadline. Any error leaves a
         doubt (`doubt_of`).
 
         Args:
-            note: gets the outcomes, in the order of the batches, if one is an error.
+            on_failure: gets the outcomes, in the order of the batches, if one is an error.
 
         Returns:
             The broker's time of the last batch; None if it is unknown.
@@ -130,7 +130,7 @@ class TransactionalProducer:
         causes_first = sorted(outcomes, key=lambda outcome: not outcome.failed_itself)
         errors = [outcome.error for outcome in causes_first if outcome.error is not None]
         if errors:
-            note(outcomes)
+            on_failure(outcomes)
             if isinstance(errors[0], FENCED) and outcomes[-1].error is None:
                 raise PartitionRefusesId(type(errors[0]).__name__) from errors[0]
             raise errors[0]

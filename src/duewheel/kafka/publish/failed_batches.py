@@ -31,7 +31,7 @@ from duewheel.kafka.transaction_errors import FENCED, OUT_OF_TIME, REFUSED
 from duewheel.wheel.encoded import Part
 
 # Nothing is wrong with a partition that fails with one, unless the progress was acknowledged.
-_NO_VERDICT = (*OUT_OF_TIME, *FENCED)
+_INCONCLUSIVE = (*OUT_OF_TIME, *FENCED)
 # The partition may refuse a marker, too: because of another client's records under the producer id,
 # or of its topic's bounds of timestamps, which Kafka reports by either of two errors.
 _REFUSES_MARKERS = (*FENCED, InvalidTimestampError, InvalidRecordError)
@@ -95,7 +95,7 @@ def consequences_of(
     elif may_refuse_marker and not is_trial:  # trials become rare
         rest = WhenToRest.AFTER_ANOTHER
     return Consequences(
-        closes_partition=progress.error is None or not isinstance(error, _NO_VERDICT),
+        closes_partition=progress.error is None or not isinstance(error, _INCONCLUSIVE),
         may_refuse_marker=may_refuse_marker,
         is_foreign=is_foreign,
         rest=rest,

@@ -86,7 +86,7 @@ class PublisherHooks:
     """The calls of a publisher into its process."""
 
     # Gets the known obstacles of deliveries at every change.
-    note: Callable[[Obstacles], None] = lambda _: None
+    on_obstacles: Callable[[Obstacles], None] = lambda _: None
     # Returns the topics whose due timers wait now.
     paused: Callable[[], PausedTimers] = lambda: NONE_PAUSED
     observer: Observer | None = None  # sees all rows when they are encoded
@@ -130,10 +130,10 @@ class KafkaPublisher:
         """
         self._clients = KafkaClients(client)
         self._limits = limits or TransactionLimits()
-        self._obstacles, self._on_obstacles = Obstacles(), hooks.note
+        self._obstacles, self._on_obstacles = Obstacles(), hooks.on_obstacles
         self._unavailable = UnavailablePartitions(
-            self._limits.verdict_s,
-            note=lambda topics: self._note(self._obstacles._replace(targets=topics)),
+            self._limits.backoff_s,
+            on_change=lambda topics: self._note(self._obstacles._replace(targets=topics)),
         )
         self._refusals = RefusalLimits()
         cache = TargetCache(self._clients, self._limits, self._refusals, compression)
@@ -244,7 +244,7 @@ class KafkaPublisher:
             stamp_ms = transact(batches, now_ms, self._limits.quiet_s, note)
         finally:
             seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
-            self._resting.note_duration(_costly_sources(prepared), seconds)
+            self._resting.note_duration(_slow_sources(prepared), seconds)
         if stamp_ms is not None:
             self._record_clock.note_stamp(stamp_ms, began_ms)
         return stamp_ms
@@ -301,7 +301,7 @@ class KafkaPublisher:
         if foreign := foreign.intersection(topic for topic, _ in attempt.progress.partitions):
             # Copies have aborted it, and a rest of their timers would only make more of them.
             seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
-            self._unavailable.rest_from_copies(frozenset(foreign), seconds)
+            self._unavailable.throttle_copies(frozenset(foreign), seconds)
         self._unavailable.note_failures(failures)
         self._note_causes(prepared, causes, began_ms)
 
@@ -319,8 +319,8 @@ class KafkaPublisher:
             self._resting.note_refusals(why, seconds, rest)
 
 
-def _costly_sources(prepared: Prepared) -> frozenset[str]:
-    """The timer topics with timers for costly targets in a transaction."""
+def _slow_sources(prepared: Prepared) -> frozenset[str]:
+    """The timer topics with timers for slow targets in a transaction."""
     used = prepared.encoded.used_targets if prepared.encoded else {}
-    costly = [part for part in prepared.parts if used[part.topic].costly_by]
-    return prepared.timer_topics_of(costly)
+    slow = [part for part in prepared.parts if used[part.topic].slow_by]
+    return prepared.timer_topics_of(slow)

@@ -17,10 +17,10 @@ from kafka import KafkaAdminClient
 
 from duewheel.deadline import Deadline
 from duewheel.kafka.targets.background_lookups import UNRESOLVED, BackgroundLookups
-from duewheel.kafka.targets.costly_targets import CostlyLog
+from duewheel.kafka.targets.slow_targets import SlowTargetLog
 from duewheel.kafka.targets.target_cache import TargetCache
+from duewheel.kafka.targets.throttles import Throttle
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
-from duewheel.kafka.targets.work_rests import WorkRest
 from duewheel.wheel.target_rules import Target
 
 # How many names of users a transaction waits for: some ten milliseconds.
@@ -43,8 +43,8 @@ class TargetCatalog:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cache, self._unavailable, self._now_s = cache, unavailable, now_s
-        self._costly_log = CostlyLog()
-        self._rest_of_new = WorkRest(now_s)  # from waits for names that were not known
+        self._slow_log = SlowTargetLog()
+        self._new_names = Throttle(now_s)  # of waits for names that were not known
         self._background = BackgroundLookups()
 
     def resolve(
@@ -75,8 +75,8 @@ class TargetCatalog:
         fetched = self._cache.fetch(admin, now, deadline)
         if has_new:
             # A producer that invents names would otherwise hold up each transaction.
-            self._rest_of_new.note_duration(self._now_s() - began_s)
-        self._costly_log.log_new(taken | fetched)
+            self._new_names.note_duration(self._now_s() - began_s)
+        self._slow_log.log_new(taken | fetched)
         waiting = dict.fromkeys(later, UNRESOLVED) | self._cache.just_expired(later)
         self._background.add(later, partial(self._cache.describer.describe, admin))
         found = self._with_failures(targets | fetched | waiting)
@@ -93,7 +93,7 @@ class TargetCatalog:
                 first.append(topic)
             else:
                 (known if self._cache.was_usable(topic) else new).append(topic)
-        if self._rest_of_new.goes_on:
+        if self._new_names.is_closed:
             return [*first, *known[:LOOKUPS_MAX]], [*known[LOOKUPS_MAX:], *new]
         optional = [*known, *new]
         return [*first, *optional[:LOOKUPS_MAX]], optional[LOOKUPS_MAX:]

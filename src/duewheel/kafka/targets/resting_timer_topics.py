@@ -6,7 +6,7 @@
   many targets could otherwise abort one transaction after the other. A deletion of a target, a
   change of its bounds of timestamps, or the loss of the right to write to it, also happens to a
   careful team: there the timer topic rests only after the second one within a minute.
-- slow: a transaction with timers for costly targets (costly_targets.py) took long. Such timers of
+- slow: a transaction with timers for slow targets (slow_targets.py) took long. Such timers of
   the timer topic are parked. For some minutes it is then alone in transactions with such timers: a
   slow one is caused by it.
 """
@@ -20,8 +20,8 @@ from enum import Enum, auto
 import structlog
 
 from duewheel.checkpoints.pauses import PausedTimers
+from duewheel.kafka.targets.throttles import RefusalThrottle, TimerTopicThrottle
 from duewheel.kafka.targets.ttl_cache import TtlCache
-from duewheel.kafka.targets.work_rests import RefusalRests, TimerTopicRests
 
 _LATELY_S = 60.0
 _USUAL_S = 0.25  # a transaction that takes no longer is followed by no rest
@@ -42,15 +42,13 @@ class RestingTimerTopics:
 
     def __init__(
         self,
-        note: Callable[[Mapping[str, str]], None] = lambda _: None,
+        on_change: Callable[[Mapping[str, str]], None] = lambda _: None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`note` gets the timer topics whose timers are all parked, with the reasons, at every
-        change.
-        """
-        self._note = note
-        self._refused = RefusalRests(now_s)
-        self._slow = TimerTopicRests(now_s=now_s)
+        """`on_change` gets the timer topics whose timers are all parked, each with the reason."""
+        self._on_change = on_change
+        self._refused = RefusalThrottle(now_s)
+        self._slow = TimerTopicThrottle(now_s=now_s)
         self._warned: TtlCache[str, bool] = TtlCache(now_s=now_s)  # would rest at once next time
         self._why: dict[str, str] = {}  # those of `_refused`
 
@@ -59,12 +57,12 @@ class RestingTimerTopics:
         timer_topics = paused.timer_topics | self._refused.resting
         return paused._replace(
             timer_topics=timer_topics,
-            costly_of=self._slow.resting,
-            costly_alone=self._slow.remembered,
+            slow_of=self._slow.resting,
+            slow_alone=self._slow.remembered,
         )
 
     def note_duration(self, topics: frozenset[str], seconds: float) -> None:
-        """A transaction with timers of these topics for costly targets took so long, and may have
+        """A transaction with timers of these topics for slow targets took so long, and may have
         failed.
         """
         if topics and seconds > _USUAL_S:
@@ -96,4 +94,4 @@ class RestingTimerTopics:
         if over := sorted(self._why.keys() - why):
             log.info("timer topics rest no longer", topics=over)
         self._why = why
-        self._note(why)
+        self._on_change(why)

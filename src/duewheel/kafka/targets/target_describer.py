@@ -19,9 +19,9 @@ from duewheel.errors import DuewheelError, KafkaUnavailable
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.log.reader import LogReader
-from duewheel.kafka.targets.costly_targets import CODEC, costly_by
-from duewheel.kafka.targets.costly_targets import NAMES as COSTLY_SETTINGS
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
+from duewheel.kafka.targets.slow_targets import CODEC, slow_by
+from duewheel.kafka.targets.slow_targets import NAMES as SLOW_SETTINGS
 from duewheel.kafka.targets.unavailable_partitions import takes_writes
 from duewheel.kafka.topics.description import Topic, TopicSettings, describe, describe_settings
 from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
@@ -37,7 +37,7 @@ SETTINGS = (
     "cleanup.policy",
     "min.insync.replicas",
     *TIMESTAMP_SETTINGS,
-    *COSTLY_SETTINGS,
+    *SLOW_SETTINGS,
 )
 # Values of `compression.type` with which a broker compresses batches again.
 _RECOMPRESSING = frozenset(CODECS) - {"none"}
@@ -112,7 +112,7 @@ class TargetDescriber:
                 if closed_by or not takes_writes(each, in_sync_min)
             ),
             closed_by=closed_by,
-            costly_by=costly_by(settings),
+            slow_by=slow_by(settings),
         )
 
 

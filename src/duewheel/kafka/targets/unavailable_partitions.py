@@ -13,7 +13,7 @@ Four sources:
     foreign     another client has written to a timer topic under the shard's producer id, and a
                 copy for it has aborted a transaction. Each of its partitions could abort one after
                 the other: it takes no copies for nine times as long as that has cost the others
-                (work_rests.py)
+                (throttles.py)
 
 wheel/dequeue/fate.py decides the fate of their rows. Each change is logged once, however many rows
 it affects.
@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from duewheel.kafka.targets.work_rests import RefusalRests
+from duewheel.kafka.targets.throttles import RefusalThrottle
 from duewheel.kafka.topics.description import Partition
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
@@ -38,8 +38,8 @@ from duewheel.wheel.target_rules import Target
 _FAILURES_MAX = 10_000  # the oldest make room for new ones
 _LOGGED_MAX = 10_000
 _LINES_MAX = 20  # of the log, for the changes of one answer: a team may close 1,000 targets at once
-_NAMED_MAX = 20  # partitions that a note names
-NOTED_MAX = 100  # topics that `note` gets at once
+_NAMED_MAX = 20  # partitions that a reason names
+NOTED_MAX = 100  # topics that `on_change` gets at once
 _FOREIGN = "another client has written to it under duewheel's producer id"
 
 log = structlog.get_logger(__name__)
@@ -61,24 +61,24 @@ class UnavailablePartitions:
 
     def __init__(
         self,
-        verdict_s: tuple[float, float] = TransactionLimits().verdict_s,
+        backoff_s: tuple[float, float] = TransactionLimits().backoff_s,
         now_s: Callable[[], float] = time.monotonic,
-        note: Callable[[Mapping[str, str]], None] = lambda _: None,
+        on_change: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> None:
         """
         Args:
-            verdict_s: how long a partition is not tried: after the first failure, and at most; 0:
+            backoff_s: how long a partition is not tried: after the first failure, and at most; 0:
                 a failure has no consequence.
-            note: gets the newest topics that take no writes, with a text each, at every change.
+            on_change: gets the newest topics that take no writes, each with the reason.
         """
-        self._verdict_s, self._now_s = verdict_s, now_s
+        self._backoff_s, self._now_s = backoff_s, now_s
         self._failures: dict[TopicPartition, _Failure] = {}
         self._fresh: set[TopicPartition] = set()  # have failed since the last commit
         self._failed: dict[str, set[int]] = {}  # keys of `_failures`, by topic; replaced as a whole
         self._closed: Mapping[str, str] = {}  # topics, and why; replaced as a whole
-        self._foreign = RefusalRests(now_s)
+        self._foreign = RefusalThrottle(now_s)
         self._logged: dict[str, tuple[frozenset[int], str]] = {}  # partitions, and why
-        self._note = note
+        self._on_change = on_change
         # Topic, partitions, and why they take no writes, or None if they take them again; to log
         self._changes = list[tuple[str, list[int], str | None]]()
 
@@ -86,7 +86,7 @@ class UnavailablePartitions:
         """All partitions of these topics take no writes from now on, and of no others."""
         self._closed = why
 
-    def rest_from_copies(self, timer_topics: frozenset[str], seconds: float) -> None:
+    def throttle_copies(self, timer_topics: frozenset[str], seconds: float) -> None:
         """An attempt of so many seconds is aborted, because another client has written to these
         timer topics under the shard's producer id.
         """
@@ -119,7 +119,7 @@ class UnavailablePartitions:
         for partition, why in failures:
             times = self._failures.pop(partition, _NEVER).times + 1
             # The next commit sets the end, unless a failure has no consequence.
-            until_s = math.inf if self._verdict_of(times) else 0.0
+            until_s = math.inf if self._backoff_of(times) else 0.0
             self._failures[partition] = _Failure(times, until_s)
             if len(self._failures) > _FAILURES_MAX:
                 del self._failures[next(iter(self._failures))]
@@ -134,7 +134,7 @@ class UnavailablePartitions:
         """A transaction with rows for these partitions was committed; perhaps for none."""
         for partition in self._fresh & self._failures.keys():
             times = self._failures[partition].times
-            self._failures[partition] = _Failure(times, self._now_s() + self._verdict_of(times))
+            self._failures[partition] = _Failure(times, self._now_s() + self._backoff_of(times))
         self._fresh.clear()
         self._foreign.note_commit()
         if not (self._failures or self._logged):  # the log may have dropped a topic
@@ -148,8 +148,8 @@ class UnavailablePartitions:
             self._change(topic, self._logged_down(topic) - {number})
         self._report()
 
-    def _verdict_of(self, times: int) -> float:
-        first_s, longest_s = self._verdict_s
+    def _backoff_of(self, times: int) -> float:
+        first_s, longest_s = self._backoff_s
         return min(first_s * 2.0 ** min(times - 1, 10), longest_s)
 
     def on_metadata(self, targets: Mapping[str, Target]) -> None:
@@ -188,7 +188,7 @@ class UnavailablePartitions:
             self._changes.append((topic, sorted(before - down), None))
 
     def _report(self) -> None:
-        """Logs the changes, and notes the partitions that are down now, once for all targets."""
+        """Logs the changes, and reports the topics that take no writes now, once for all."""
         if not self._changes:
             return
         for topic, partitions, why in self._changes[:_LINES_MAX]:
@@ -201,7 +201,7 @@ class UnavailablePartitions:
             log.warning("more targets take no writes, or take them again", changes=more)
         self._changes.clear()
         shown = itertools.islice(reversed(self._logged.items()), NOTED_MAX)
-        self._note({topic: _text(of, why) for topic, (of, why) in shown})
+        self._on_change({topic: _text(of, why) for topic, (of, why) in shown})
 
 
 def takes_writes(partition: Partition, in_sync_min: int) -> bool:

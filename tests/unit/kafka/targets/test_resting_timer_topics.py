@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics, WhenToRest
-from duewheel.kafka.targets.work_rests import TimerTopicRests
+from duewheel.kafka.targets.throttles import TimerTopicThrottle
 from duewheel.testing import ManualClock
 
 AT_ONCE = WhenToRest.AT_ONCE
@@ -26,13 +26,13 @@ class Resting(RestingTimerTopics):
     def rest_s(self, topic: str) -> int:
         """How long this timer topic still rests."""
         seconds = 0
-        while topic in self.now.timer_topics | self.now.costly_of:
+        while topic in self.now.timer_topics | self.now.slow_of:
             self.clock.sleep(1)
             seconds += 1
         return seconds
 
 
-def test_after_a_long_transaction_with_costly_targets_their_timer_topic_rests() -> None:
+def test_after_a_long_transaction_with_slow_targets_their_timer_topic_rests() -> None:
     resting = Resting()
     resting.note_duration(frozenset("a"), 0.2)
     assert resting.now == NONE_PAUSED
@@ -40,10 +40,10 @@ def test_after_a_long_transaction_with_costly_targets_their_timer_topic_rests() 
     assert resting.now == NONE_PAUSED
     resting.note_duration(frozenset("a"), 2)
     of = frozenset("a")
-    assert resting.now == PausedTimers(costly_of=of, costly_alone=of)
+    assert resting.now == PausedTimers(slow_of=of, slow_alone=of)
     assert resting.rest_s("a") == 18, "nine times as long"
     resting.clock.sleep(590)
-    assert resting.now == PausedTimers(costly_alone=of)
+    assert resting.now == PausedTimers(slow_alone=of)
     resting.clock.sleep(20)
     assert resting.now == NONE_PAUSED
 
@@ -51,7 +51,7 @@ def test_after_a_long_transaction_with_costly_targets_their_timer_topic_rests() 
 def test_all_timer_topics_together_take_a_tenth_of_the_time() -> None:
     """Each of them works for two seconds as soon as it may."""
     clock, worked_s = ManualClock(0), 0
-    rests = TimerTopicRests(now_s=lambda: clock.now_ms() / 1000)
+    rests = TimerTopicThrottle(now_s=lambda: clock.now_ms() / 1000)
     topics = [f"t{number}" for number in range(20)]
     while clock.now_ms() < 10_000_000:
         able = [topic for topic in topics if topic not in rests.resting]

@@ -475,7 +475,7 @@ def test_a_timer_topic_with_foreign_records_takes_no_copies_for_nine_times_their
             failures.note_success([("a", 3)])
             clock.sleep(1)
             failures.note_failures([(("a", 2), "OutOfOrderSequenceNumberError")])
-            failures.rest_from_copies(of, 1)
+            failures.throttle_copies(of, 1)
             assert failures.with_failures("a", target).unavailable == frozenset(range(12))
             assert failures.with_failures("b", target) == target
             clock.sleep(1)
@@ -529,7 +529,7 @@ def test_each_change_is_logged_once() -> None:
 def test_the_log_and_the_notes_of_an_answer_are_bounded() -> None:
     """A team that closes its 1,000 topics of 1,000 partitions holds up no delivery."""
     notes: list[Mapping[str, str]] = []
-    failures = UnavailablePartitions(note=notes.append)
+    failures = UnavailablePartitions(on_change=notes.append)
     closed = Target(1_000, 1_000, unavailable=frozenset(range(1_000)))
     with structlog.testing.capture_logs() as lines:
         failures.on_metadata({f"t{number}": closed for number in range(1_000)})
@@ -543,7 +543,9 @@ def test_partitions_that_fail_together_are_logged_and_noted_once() -> None:
     """A broker that dies under a transaction may be the leader of 2,000 of its partitions."""
     notes: list[Mapping[str, str]] = []
     clock = ManualClock()
-    failures = UnavailablePartitions(now_s=lambda: clock.boottime_ms() / 1000, note=notes.append)
+    failures = UnavailablePartitions(
+        now_s=lambda: clock.boottime_ms() / 1000, on_change=notes.append
+    )
     places = [(f"t{number % 40}", number // 40) for number in range(2_000)]
     target = Target(50, 1_000)
     with structlog.testing.capture_logs() as lines:

@@ -1,8 +1,9 @@
-"""Bounds the share of the time that some work takes: after it there is none for nine times as long.
+"""Throttles: some work takes a tenth of the time at most. After it there is none for nine times as
+long.
 
 Such work is lookups of names that were not known, appends that a target's settings make slow, and
-transactions that are lost because a target refuses a record: one producer causes each, and the rows
-of all others wait meanwhile.
+transactions that are lost because a target refuses a record. One producer can cause each of these,
+and the rows of all others wait meanwhile.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ _REMEMBERED_S = 600  # after a rest
 _REFUSED_S = (3.0, 60.0)  # the shortest and the longest rest after a refusal
 
 
-class WorkRest:
-    """The time in which there is no work. The publisher's thread changes it; any thread may read
-    it.
-    """
+class Throttle:
+    """Throttles one kind of work. The publisher's thread changes it; any thread may read it."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._until_s = 0.0
 
     @property
-    def goes_on(self) -> bool:
+    def is_closed(self) -> bool:
+        """Whether no work may begin now."""
         return self._now_s() < self._until_s
 
     def note_duration(self, seconds: float) -> None:
@@ -34,9 +34,10 @@ class WorkRest:
         self._until_s = self._now_s() + (_PARTS - 1) * seconds
 
 
-class TimerTopicRests:
-    """The timer topics that rest. The n of them share a tenth of the time: each rests for 10n - 1
-    times as long as its work has lasted. Threads: as WorkRest.
+class TimerTopicThrottle:
+    """Throttles work for each timer topic: the topic *rests* after it. The n topics that rest share
+    a tenth of the time: each rests for 10n - 1 times as long as its work has lasted. Threads: as
+    Throttle.
     """
 
     def __init__(
@@ -74,9 +75,9 @@ class TimerTopicRests:
         self._until_s = others | dict.fromkeys(topics, until_s)
 
 
-class RefusalRests(TimerTopicRests):
-    """Rests of timer topics that have aborted transactions: from the next commit on, since a start
-    of the publisher may take long.
+class RefusalThrottle(TimerTopicThrottle):
+    """Throttles timer topics that abort transactions. Such a rest is counted from the next commit
+    on, because a start of the publisher before it may take long.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:

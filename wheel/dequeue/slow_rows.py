@@ -1,7 +1,7 @@
 """Bounds the rows of one transaction for targets whose settings make appends slow.
 
-Each such append delays all rows of the transaction; kafka/targets/costly_targets.py names the
-settings. So all costly targets together have the share of a transaction below, and its timer topics
+Each such append delays all rows of the transaction; kafka/targets/slow_targets.py names the
+settings. So all slow targets together have the share of a transaction below, and its timer topics
 an equal part of it. Rows beyond it are parked, and come back later: their own messages are late,
 and no others. A timer topic that was in a slow transaction is alone in its next ones: else the
 others would rest for its rows (kafka/targets/resting_timer_topics.py).
@@ -35,7 +35,7 @@ def beyond_share(
     paused: PausedTimers,
     now_ms: int,
 ) -> Bool:
-    """Selects the rows of costly targets beyond the share. Of one partition these are always the
+    """Selects the rows of slow targets beyond the share. Of one partition these are always the
     last rows of a timer topic, so none overtakes another of its timer partition.
 
     Args:
@@ -46,15 +46,15 @@ def beyond_share(
         now_ms: draws the timer topics that have the share, if not all can.
     """
     beyond = np.zeros(len(deliveries), np.bool_)
-    limit = [0 if one is None or not one.costly_by else _bytes_max(one) for one in targets]
+    limit = [0 if one is None or not one.slow_by else _bytes_max(one) for one in targets]
     if not any(limit):
         return beyond
     row_limit = np.array(limit, np.int64)[deliveries.target]
     beyond = leaving & (row_limit > 0)
     topics, topic_of = topic_numbers(deliveries.source_partitions)
     topic = topic_of[deliveries.source_partition]
-    able = [t for t in np.unique(topic[beyond]).tolist() if topics[t] not in paused.costly_of]
-    turn = _turn(able, [topics[each] in paused.costly_alone for each in able], now_ms)
+    able = [t for t in np.unique(topic[beyond]).tolist() if topics[t] not in paused.slow_of]
+    turn = _turn(able, [topics[each] in paused.slow_alone for each in able], now_ms)
     size = lengths(deliveries.key_value) + lengths(deliveries.headers)
     for each in turn:
         rows = np.flatnonzero(beyond & (topic == each))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from duewheel.kafka.targets.costly_targets import costly_by
+from duewheel.kafka.targets.slow_targets import slow_by
 from duewheel.kafka.topics.description import TopicSettings
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "is_costly"),
+    ("setting", "value", "is_slow"),
     [
         ("flush.messages", "1", True),
         ("flush.messages", str(2**63 - 1), False),
@@ -25,12 +25,12 @@ from duewheel.kafka.topics.description import TopicSettings
         ("max.message.bytes", "10000", False),
     ],
 )
-def test_a_setting_of_the_topic_itself_makes_it_costly(
-    setting: str, value: str, is_costly: bool
+def test_a_setting_of_the_topic_itself_makes_it_slow(
+    setting: str, value: str, is_slow: bool
 ) -> None:
     own = TopicSettings({setting: value}, frozenset([setting]))
-    assert costly_by(own) == (f"{setting}={value}" if is_costly else "")
-    assert costly_by(TopicSettings({setting: value})) == "", "the broker has it for all topics"
+    assert slow_by(own) == (f"{setting}={value}" if is_slow else "")
+    assert slow_by(TopicSettings({setting: value})) == "", "the broker has it for all topics"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,6 @@ def test_a_slow_level_counts_where_the_broker_compresses(
     name = f"compression.{codec}.level"
     values = {"compression.type": codec, name: str(level)}
     expected = f"{name}={level}" if is_slow else ""
-    assert costly_by(TopicSettings(values, frozenset(values))) == expected
+    assert slow_by(TopicSettings(values, frozenset(values))) == expected
     values["compression.type"] = "producer"
-    assert costly_by(TopicSettings(values, frozenset(values))) == ""
+    assert slow_by(TopicSettings(values, frozenset(values))) == ""

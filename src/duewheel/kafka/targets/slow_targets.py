@@ -3,10 +3,10 @@
 Each row of a transaction waits for the slowest append, and the owner of a topic decides how slow
 that is: with `flush.messages=1` an append costs a broker 4 to 25 ms, with `segment.ms=1` 11 ms, and
 high levels of gzip, lz4 and zstd 0.1 to 4 s per MiB. So a transaction has a small share for
-such targets (wheel/dequeue/costly_rows.py), and the timer topics that have it rest after one that
+such targets (wheel/dequeue/slow_rows.py), and the timer topics that have it rest after one that
 took long (resting_timer_topics.py). Their neighbours wait half a second, or for one larger row.
 
-A setting of the broker, for all topics alike, is the operator's choice: it makes none costly.
+A setting of the broker, for all topics alike, is the operator's choice: it makes none slow.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHOWN_MAX = 20
 log = structlog.get_logger(__name__)
 
 
-def costly_by(settings: TopicSettings) -> str:
+def slow_by(settings: TopicSettings) -> str:
     """The topic's own setting, with its value, that makes appends slow; empty if there is none."""
     own = {name: settings.values[name] for name in NAMES if name in settings.own}
     for name, least in _LEAST.items():
@@ -51,25 +51,25 @@ def costly_by(settings: TopicSettings) -> str:
     return f"{name}={own[name]}" if int(own.get(name, 0)) > most else ""
 
 
-class CostlyLog:
-    """Logs costly targets once each. The publisher's thread owns it."""
+class SlowTargetLog:
+    """Logs slow targets once each. The publisher's thread owns it."""
 
     def __init__(self) -> None:
         self._logged = dict[str, str]()
 
     def log_new(self, targets: Mapping[str, Target]) -> None:
-        """Logs targets that have become costly since they were last seen."""
+        """Logs targets that have become slow since they were last seen."""
         new = dict[str, str]()
         for topic, target in targets.items():
-            if target.costly_by != self._logged.get(topic, ""):
-                new[topic] = target.costly_by
+            if target.slow_by != self._logged.get(topic, ""):
+                new[topic] = target.slow_by
         self._logged.update(new)
         if len(self._logged) > _LOGGED_MAX:
             self._logged = {topic: by for topic, by in new.items() if by}
-        costly = [f"{topic}: {by}" for topic, by in new.items() if by]
-        if costly:
+        slow = [f"{topic}: {by}" for topic, by in new.items() if by]
+        if slow:
             log.warning(
                 "settings make appends slow: timers of these targets get a tenth of the time",
-                count=len(costly),
-                targets=costly[:_SHOWN_MAX],
+                count=len(slow),
+                targets=slow[:_SHOWN_MAX],
             )
