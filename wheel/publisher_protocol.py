@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -53,6 +54,12 @@ class Prepared:
         return frozenset(given.source_partitions[number][0] for number in source.tolist())
 
 
+@cache
+def no_rows() -> Prepared:
+    """Those of a progress alone. Not made when this module is imported: that would load pandas."""
+    return Prepared(Deliveries.none())
+
+
 @dataclass(frozen=True, slots=True)
 class PublishAttempt:
     """The content of one transaction. `aside` and `moved` count once it is certainly committed."""
@@ -65,6 +72,10 @@ class PublishAttempt:
     moved: bool = False  # whether held copies are moved to their partition
     held_before: Collection[TopicPartition] = ()  # the timer partitions with held copies until then
     due_ms: int = 0  # the latest due time of the timers that are delivered
+
+    @property
+    def rows(self) -> Prepared:
+        return self.prepared or no_rows()
 
 
 @dataclass(frozen=True, slots=True)

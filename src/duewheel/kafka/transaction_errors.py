@@ -19,8 +19,8 @@ from duewheel.errors import Displaced, PublishDoubt, TransactionTooSlow
 
 
 class PartitionRefusesId(KafkaError):  # type: ignore[misc]  # kafka-python carries no types
-    """A partition has refused a batch as one of a fenced producer, and the last batch was taken: no
-    other producer has taken the id, but a record in the partition names it with a higher epoch.
+    """A partition has refused a batch as one of a fenced producer, but no other producer has taken
+    the id: a record in the partition names it with a higher epoch.
     """
 
 

@@ -63,7 +63,7 @@ class TransactionalProducer:
         stopping: threading.Event | None = None,
         is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_ending` asks Kafka whether the id's transaction before is not ended yet."""
+        """`is_ending` asks Kafka whether it has not ended a transaction of the id yet."""
         self._clients = clients
         self.transactional_id = transactional_id
         self._limits = limits
@@ -127,14 +127,22 @@ class TransactionalProducer:
             meanwhile=self._begun_check(producer, deadline.part(_UNENDED_S)),
         )
         # The cause first: the other batches were aborted with it, and their errors name no reason.
-        causes_first = sorted(outcomes, key=lambda outcome: not outcome.failed_itself)
-        errors = [outcome.error for outcome in causes_first if outcome.error is not None]
-        if errors:
-            on_failure(outcomes)
-            if isinstance(errors[0], FENCED) and outcomes[-1].error is None:
-                raise PartitionRefusesId(type(errors[0]).__name__) from errors[0]
-            raise errors[0]
+        for cause in sorted(outcomes, key=lambda outcome: not outcome.failed_itself):
+            if cause.error is not None:
+                on_failure(outcomes)
+                if isinstance(cause.error, FENCED) and not self._is_displaced(cause, outcomes[-1]):
+                    raise PartitionRefusesId(type(cause.error).__name__) from cause.error
+                raise cause.error
         return outcomes[-1].stamp_ms
+
+    def _is_displaced(self, cause: internals.Outcome, last: internals.Outcome) -> bool:
+        """Whether another producer may have the id, after a batch that was fenced. None has it if
+        the last batch was taken, or as long as Kafka ends the transaction.
+        """
+        if last.error is None:
+            return False
+        of_partition = cause.failed_itself and not last.failed_itself
+        return not (of_partition and self._is_ending())
 
     def stop(self) -> None:
         """Drops the producer; an open transaction is left to the next `open` or its time-out."""

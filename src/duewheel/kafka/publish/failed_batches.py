@@ -1,16 +1,16 @@
-"""Decides the consequences of a batch that has failed by itself, from its error and the progress.
+"""The consequences of batches that have failed by themselves: decided, and carried out.
 
-The progress is in the last batch of its transaction, which stands for the cluster: if it has failed
-by itself, too, the whole cluster may be down. Then only a refusal of the content has consequences.
+`consequences_of` decides by the error of a batch and by the outcome of the progress. The progress
+is in the last batch of its transaction, which stands for the cluster: if it has failed by itself,
+too, the whole cluster may be down. Then only a refusal of the content has consequences.
 
 The order of a failure:
 
-    1. `transact` of the producer gives the outcomes of all batches to the publisher
-    2. `consequences_of` decides those of each batch that has failed by itself
-    3. the publisher notes them: refusal_limits.py makes the next batches smaller or dead letters,
-       unavailable_partitions.py parks rows, transactional_ids.py does not wait long for a marker;
-       for all batches together, resting_timer_topics.py parks timers of the timer topics
-    4. `transact` raises the first error; the publisher drops its clients, and raises PublishDoubt
+    1. `transact` of the producer gives the outcomes of all batches to FailedBatches
+    2. that lets refusal_limits.py make the next batches smaller or dead letters,
+       unavailable_partitions.py park rows, transactional_ids.py not wait long for a marker; and
+       for all batches together, resting_timer_topics.py park timers of the timer topics
+    3. `transact` raises the first error; the publisher drops its clients, and raises PublishDoubt
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from duewheel.kafka.ledger.producer_internals import Outcome
-from duewheel.kafka.targets.resting_timer_topics import WhenToRest
+from duewheel.kafka.ledger.producer_internals import NoAnswer, NotInKafka, Outcome, causes
+from duewheel.kafka.publish.transactional_ids import TransactionalIds
+from duewheel.kafka.targets.refusal_limits import RefusalLimits
+from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics, WhenToRest
+from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_errors import FENCED, OUT_OF_TIME, REFUSED
-from duewheel.wheel.encoded import Part
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
 
-# Nothing is wrong with a partition that fails with one, unless the progress was acknowledged.
+# A partition that fails with one of these may be sound, unless the progress was acknowledged.
 _INCONCLUSIVE = (*OUT_OF_TIME, *FENCED)
 # The partition may refuse a marker, too: because of another client's records under the producer id,
 # or of its topic's bounds of timestamps, which Kafka reports by either of two errors.
@@ -56,15 +59,6 @@ class Consequences:
     may_refuse_marker: bool = False
     is_foreign: bool = False
     rest: WhenToRest = WhenToRest.NEVER
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Parts that have aborted a transaction, and when the timer topics of their timers rest."""
-
-    parts: Sequence[Part]
-    text: str
-    rest: WhenToRest
 
 
 def consequences_of(
@@ -100,3 +94,61 @@ def consequences_of(
         is_foreign=is_foreign,
         rest=rest,
     )
+
+
+class FailedBatches:
+    """Carries out the consequences. The publisher's thread owns it."""
+
+    def __init__(
+        self,
+        refusals: RefusalLimits,
+        unavailable: UnavailablePartitions,
+        resting: RestingTimerTopics,
+        ids: TransactionalIds,
+    ) -> None:
+        self._refusals, self._unavailable = refusals, unavailable
+        self._resting, self._ids = resting, ids
+
+    def note_outcomes(
+        self, attempt: PublishAttempt, seconds: float, outcomes: Sequence[Outcome]
+    ) -> None:
+        """An attempt of so many seconds has failed, with these outcomes of its batches."""
+        failures, foreign = [], set[str]()
+        # The timer topics that rest, each with the reason. They are noted together: two parts of
+        # one transaction are no second refusal.
+        resting: dict[WhenToRest, dict[str, str]]
+        resting = {WhenToRest.AT_ONCE: {}, WhenToRest.AFTER_ANOTHER: {}}
+        for part, error in causes(attempt.parts, outcomes):
+            partition, name = (part.topic, part.partition), type(error).__name__
+            is_trial = self._unavailable.has_failed(partition)
+            follow = consequences_of(error, outcomes[-1], is_whole=part.is_whole, is_trial=is_trial)
+            if follow.shows_limit:
+                self._refusals.note_refusal(part, error)
+            if follow.closes_partition:
+                failures.append((partition, name))
+            if follow.may_refuse_marker:
+                # A hint, unless the progress was acknowledged: Kafka names them at the next start.
+                self._ids.note_refusing([part.topic])
+            if follow.is_foreign:
+                foreign.add(part.topic)
+            if follow.rest in resting:
+                why = f"{part.topic} refused a record: {name}"
+                resting[follow.rest] |= dict.fromkeys(attempt.rows.timer_topics_of([part]), why)
+        if foreign := foreign.intersection(topic for topic, _ in attempt.progress.partitions):
+            # Copies have aborted it, and a rest of their timers would only make more of them.
+            self._unavailable.throttle_copies(frozenset(foreign), seconds)
+        self._unavailable.note_failures(failures)
+        for rest, why_of in resting.items():
+            self._resting.note_refusals(why_of, seconds, rest)
+
+    def note_error(self, rows: Prepared, seconds: float, error: Exception) -> None:
+        """A step with these rows has failed after so many seconds. Some errors name topics that
+        Kafka does not have, or partitions that have left their batches unanswered.
+        """
+        if isinstance(error, NotInKafka):
+            absent = [part for part in rows.parts if part.topic in error.topics]
+            why = dict.fromkeys(rows.timer_topics_of(absent), str(error))
+            self._resting.note_refusals(why, seconds, WhenToRest.AFTER_ANOTHER)
+        elif isinstance(error, NoAnswer):
+            late = [((each.topic, each.partition), "no answer") for each in error.partitions]
+            self._unavailable.note_failures(late)

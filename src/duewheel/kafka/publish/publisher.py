@@ -41,7 +41,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import structlog
@@ -57,26 +56,24 @@ from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.ledger import producer_internals as internals
 from duewheel.kafka.log.compression import Compression, compressed
 from duewheel.kafka.publish.attempt import AttemptMaker, batches_of
-from duewheel.kafka.publish.failed_batches import Cause, consequences_of
+from duewheel.kafka.publish.failed_batches import FailedBatches
 from duewheel.kafka.publish.fenced_session import FencedSession, ShardNames
 from duewheel.kafka.publish.held_queue import log_held
 from duewheel.kafka.publish.record_clock import RecordClock
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
-from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics, WhenToRest
+from duewheel.kafka.targets.resting_timer_topics import RestingTimerTopics
 from duewheel.kafka.targets.target_cache import TargetCache
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
-from duewheel.kafka.transaction_errors import FENCED, PartitionRefusesId, doubt_of
+from duewheel.kafka.transaction_errors import doubt_of
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import Deliveries, TopicPartition
 from duewheel.wheel.dequeue.encoder import Encoder, Observer
 from duewheel.wheel.dequeue.receipt_rows import NO_RECEIPTS, Receipts
-from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
+from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt, no_rows
 from duewheel.wheel.target_rules import Target
 
 _EXPECTED = (KafkaError, DeadlineExceeded, DuewheelError, internals.NoAnswer)
-
-_NO_ROWS = Prepared(Deliveries.none())
 
 log = structlog.get_logger(__name__)
 
@@ -133,13 +130,13 @@ class KafkaPublisher:
         self._obstacles, self._on_obstacles = Obstacles(), hooks.on_obstacles
         self._unavailable = UnavailablePartitions(
             self._limits.backoff_s,
-            on_change=lambda topics: self._note(self._obstacles._replace(targets=topics)),
+            on_change=lambda topics: self._report(self._obstacles._replace(targets=topics)),
         )
         self._refusals = RefusalLimits()
         cache = TargetCache(self._clients, self._limits, self._refusals, compression)
         self._catalog = TargetCatalog(cache, self._unavailable)
         self._resting = RestingTimerTopics(
-            lambda topics: self._note(self._obstacles._replace(timer_topics=topics))
+            lambda topics: self._report(self._obstacles._replace(timer_topics=topics))
         )
         self._encoder = Encoder(
             self._catalog.recall,
@@ -156,6 +153,9 @@ class KafkaPublisher:
         )
         self._record_clock = RecordClock(clock)
         self._attempts = AttemptMaker(self._session, self._catalog)
+        self._failed = FailedBatches(
+            self._refusals, self._unavailable, self._resting, self._session.ids
+        )
 
     @property
     def letters_wait(self) -> bool:
@@ -177,7 +177,7 @@ class KafkaPublisher:
     def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self._session.log_ends(partitions)
 
-    def _note(self, obstacles: Obstacles) -> None:
+    def _report(self, obstacles: Obstacles) -> None:
         if obstacles != self._obstacles:
             self._obstacles = obstacles
             self._on_obstacles(obstacles)
@@ -203,59 +203,58 @@ class KafkaPublisher:
     def compose(self, prepared: Prepared | None, progress: Progress) -> PublishAttempt:
         admin = self._session.require_started()
         progress.require_publishable()
-        rows = prepared or _NO_ROWS
+        rows = prepared or no_rows()
         assert rows.encoded or not len(rows.deliveries), "`renew` comes before"
         with self._doubting(rows, was_begun=False):
             return self._attempts.make(admin, prepared, progress)
 
     def publish(self, attempt: PublishAttempt) -> int | None:
         self._session.require_started()
-        rows = attempt.prepared or _NO_ROWS
-        with self._doubting(rows):
-            stamp_ms = self._transact(attempt, rows)
+        with self._doubting(attempt.rows):
+            stamp_ms = self._transact(attempt)
             self._unavailable.note_success({(p.topic, p.partition) for p in attempt.parts})
-            self._refusals.note_success(rows.deliveries)
+            self._refusals.note_success(attempt.rows.deliveries)
             self._resting.note_commit()
             log_held(attempt.held_before, attempt.progress.held.keys())
             self._attempts.note_success()
             return stamp_ms
 
     @contextmanager
-    def _doubting(self, prepared: Prepared, *, was_begun: bool = True) -> Iterator[None]:
+    def _doubting(self, rows: Prepared, *, was_begun: bool = True) -> Iterator[None]:
         """Around a step with these rows: an error drops the clients, and leaves a doubt."""
         began_ms = self._record_clock.boottime_ms()
         try:
             yield
         except Exception as error:  # noqa: BLE001 - kafka-python raises any
-            if isinstance(error, internals.NotInKafka):
-                absent = [part for part in prepared.parts if part.topic in error.topics]
-                cause = Cause(absent, str(error), WhenToRest.AFTER_ANOTHER)
-                self._note_causes(prepared, [cause], began_ms)
+            self._failed.note_error(rows, self._seconds_since(began_ms), error)
             raise self._after_failure(error, was_begun) from None
 
-    def _transact(self, attempt: PublishAttempt, prepared: Prepared) -> int | None:
+    def _transact(self, attempt: PublishAttempt) -> int | None:
         """Steps 1 to 3 of the module's head; returns the brokers' clock, if it is in the reply."""
         batches = batches_of(attempt, self._session)
         began_ms = self._record_clock.boottime_ms()
         now_ms = self._record_clock.now_ms(attempt.due_ms)
-        note = partial(self._note_failed, attempt, prepared, began_ms)
+
+        def on_failure(outcomes: Sequence[internals.Outcome]) -> None:
+            self._failed.note_outcomes(attempt, self._seconds_since(began_ms), outcomes)
+
         transact = self._session.producer.transact
         try:
-            stamp_ms = transact(batches, now_ms, self._limits.quiet_s, note)
+            stamp_ms = transact(batches, now_ms, self._limits.quiet_s, on_failure)
         finally:
-            seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
-            self._resting.note_duration(_slow_sources(prepared), seconds)
+            seconds = self._seconds_since(began_ms)
+            self._resting.note_duration(_slow_sources(attempt.rows), seconds)
         if stamp_ms is not None:
             self._record_clock.note_stamp(stamp_ms, began_ms)
         return stamp_ms
 
+    def _seconds_since(self, began_ms: int) -> float:
+        return (self._record_clock.boottime_ms() - began_ms) / 1000
+
     def _after_failure(self, error: Exception, was_begun: bool) -> PublishDoubt:
-        """Drops the clients after a failure, and logs it; returns the doubt that it leaves. The
-        next attempts avoid partitions without an answer, and move fewer held copies after a
-        time-out.
+        """Drops the clients after a failure, and logs it; returns the doubt that it leaves. After a
+        time-out the next attempts move fewer held copies.
         """
-        if isinstance(error, FENCED) and self._session.ids.refuses_id():
-            error = PartitionRefusesId(type(error).__name__)
         self.close()
         reason, of_id = self._clients.explain(error), self._session.producer.transactional_id
         log.warning(
@@ -264,9 +263,6 @@ class KafkaPublisher:
             reason=reason,
             exc_info=False if isinstance(error, _EXPECTED) else error,
         )
-        if isinstance(error, internals.NoAnswer):
-            late = [((each.topic, each.partition), "no answer") for each in error.partitions]
-            self._unavailable.note_failures(late)
         doubt = doubt_of(error, f"transaction of {of_id!r}: {reason}", was_begun=was_begun)
         if isinstance(doubt, TransactionTooSlow):
             self._attempts.note_timeout()
@@ -275,52 +271,9 @@ class KafkaPublisher:
     def close(self) -> None:
         self._session.close()
 
-    def _note_failed(
-        self,
-        attempt: PublishAttempt,
-        prepared: Prepared,
-        began_ms: int,
-        outcomes: Sequence[internals.Outcome],
-    ) -> None:
-        """Carries out the consequences of every batch that has failed by itself."""
-        causes, failures, foreign = [], [], set[str]()
-        for part, error in internals.causes(attempt.parts, outcomes):
-            partition, name = (part.topic, part.partition), type(error).__name__
-            is_trial = self._unavailable.has_failed(partition)
-            follow = consequences_of(error, outcomes[-1], is_whole=part.is_whole, is_trial=is_trial)
-            if follow.shows_limit:
-                self._refusals.note_refusal(part, error)
-            if follow.closes_partition:
-                failures.append((partition, name))
-            if follow.may_refuse_marker:
-                # A hint, unless the progress was acknowledged: Kafka names them at the next start.
-                self._session.ids.note_refusing([part.topic])
-            if follow.is_foreign:
-                foreign.add(part.topic)
-            causes.append(Cause([part], f"{part.topic} refused a record: {name}", follow.rest))
-        if foreign := foreign.intersection(topic for topic, _ in attempt.progress.partitions):
-            # Copies have aborted it, and a rest of their timers would only make more of them.
-            seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
-            self._unavailable.throttle_copies(frozenset(foreign), seconds)
-        self._unavailable.note_failures(failures)
-        self._note_causes(prepared, causes, began_ms)
 
-    def _note_causes(self, prepared: Prepared, causes: Sequence[Cause], began_ms: int) -> None:
-        """Lets the timer topics rest whose timers in these parts have aborted the transaction."""
-        seconds = (self._record_clock.boottime_ms() - began_ms) / 1000
-        # Together: two parts of one transaction are no second refusal.
-        for rest in (WhenToRest.AT_ONCE, WhenToRest.AFTER_ANOTHER):
-            why = {
-                topic: cause.text
-                for cause in causes
-                if cause.rest is rest
-                for topic in prepared.timer_topics_of(cause.parts)
-            }
-            self._resting.note_refusals(why, seconds, rest)
-
-
-def _slow_sources(prepared: Prepared) -> frozenset[str]:
+def _slow_sources(rows: Prepared) -> frozenset[str]:
     """The timer topics with timers for slow targets in a transaction."""
-    used = prepared.encoded.used_targets if prepared.encoded else {}
-    slow = [part for part in prepared.parts if used[part.topic].slow_by]
-    return prepared.timer_topics_of(slow)
+    used = rows.encoded.used_targets if rows.encoded else {}
+    slow = [part for part in rows.parts if used[part.topic].slow_by]
+    return rows.timer_topics_of(slow)

@@ -183,12 +183,6 @@ class TransactionalIds:
         """
         self._refusing, self._in_haste = self._refusing.union(topics), True
 
-    def refuses_id(self) -> bool:
-        """Whether topics have refused the producer, and Kafka is still ending the transaction: so
-        no other producer has the id.
-        """
-        return self._in_haste and self.is_ending()
-
     def note_settled(self) -> None:
         """The shard is taken, with these ids."""
         self._recheck, self._in_haste = Deadline(_RECHECK_S), False
