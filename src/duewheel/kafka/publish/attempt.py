@@ -1,6 +1,6 @@
 """The content of one transaction: ready batches, copies that wait or are moved, the progress.
 
-Nothing is written here: an error has no consequence but a new start of the publisher.
+Nothing is written here, so an error only leads to a new start of the publisher.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class AttemptMaker:
     def make(
         self, admin: KafkaAdminClient, prepared: Prepared | None, progress: Progress
     ) -> PublishAttempt:
-        """The content of the next transaction; None is the progress alone: no held copy moves."""
+        """The content of the next transaction. Without rows it is the progress alone, and no held
+        copy moves.
+        """
         held_before = progress.held.keys()
         if prepared is None:
             return PublishAttempt(progress, held_before=held_before)
@@ -90,8 +92,8 @@ class AttemptMaker:
         progress: Progress,
         deadline: Deadline,
     ) -> tuple[Moved, set[TopicPartition]]:
-        """Reads the held copies that are moved. Beside them the timer partitions that are closed to
-        copies: among those with held copies, and those that get some now.
+        """Reads the held copies that can be moved now; returns them, and the timer partitions that
+        are closed to copies, of those that have held copies or get new ones.
         """
         partitions = returning.union(progress.held)
         targets = self._catalog.resolve(admin, {topic for topic, _ in partitions}, deadline)

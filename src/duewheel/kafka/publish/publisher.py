@@ -17,19 +17,20 @@ A chunk of deliveries takes four steps, and goes one way:
     3. commit; its acknowledgement makes messages and progress visible together
 
 A failure before `publish` writes nothing. One in `publish` leaves a doubt: the transaction may be
-committed. Either drops the producer, lets all metadata expire, and raises `PublishDoubt`, whose
-`was_begun` and log line have the difference; `start` opens another producer, whose
-`init_transactions` ends the doubtful transaction, and reads the committed progress. Of a target
-that was deleted after its lookup Kafka takes neither partition nor batch: the wait for results
-(producer_internals.py) ends once metadata does not have it, and the next attempt has other fates
-for its rows.
+committed. Both drop the producer, let all metadata expire, and raise `PublishDoubt`; its
+`was_begun`, and the log line, show which of the two it was. `start` opens another producer, whose
+`init_transactions` ends the doubtful transaction, and reads the committed progress. Batches that
+have failed by themselves have more consequences (failed_batches.py).
 
-Every call has a deadline: one for the whole of `start`; one for `renew`, and one for `compose`,
-which grow with the number of topics; one for `publish`. Headway of reading the state topic renews
-those of `start` and `compose`. A transaction that exceeds that of `publish` raises
-`TransactionTooSlow`, and the next one is smaller: a chunk too large for its deadline would fail for
-ever. A longer deadline is no remedy: until a transaction ends, read_committed consumers of its
-partitions wait.
+If a target was deleted after its lookup, Kafka takes neither its partitions nor its batches. The
+wait for results (producer_internals.py) ends once the metadata lacks it, and the next attempt
+decides the fates of its rows again.
+
+`start`, `renew`, `compose` and `publish` have a deadline each. Those of `renew` and `compose` grow
+with the number of topics; headway of reading the state topic renews those of `start` and `compose`.
+A transaction that exceeds the deadline of `publish` raises `TransactionTooSlow`, and the next one
+is smaller: a chunk that is too large for the deadline would fail for ever. A longer deadline is no
+remedy: until a transaction ends, read_committed consumers of its partitions wait.
 
 Any one thread may call `prepare`; the dequeue loop's thread calls everything else.
 """

@@ -1,10 +1,10 @@
 """The transactional ids of a shard: its first one, and a further one after each that is blocked.
 
-Kafka ends a transaction with a marker in each of its partitions; no producer gets the id before. A
-partition without a leader takes no marker for now. One refuses it for good, if a record in it names
-the same producer id and a higher epoch, which each client with Write on the topic can write, or if
-a setting of its topic does not permit it. The id is *blocked* then, and the shard uses the next
-one.
+Kafka ends a transaction with a marker in each of its partitions, and gives the id to no producer
+before. A partition without a leader takes no marker for now. A partition refuses every marker if a
+record in it names the same producer id with a higher epoch, which any client with Write on the
+topic can write, or if a setting of its topic does not permit the marker. The id is *blocked* then,
+and the shard uses the next one.
 
 The order lets only one of two processes commit. The newest progress names, in a header, the ids
 that may still be used: those that were blocked when they were last tried, and the present one.
@@ -14,9 +14,9 @@ that may still be used: those that were blocked when they were last tried, and t
     3. the shard is taken, if 1 has found the same ids blocked, and 2 the same names. Else the ids
        in use are named, by another process or by writing the progress again; 1 follows again
 
-So a process has named its new id before it tries the blocked ones for the last time. Another one
-that takes one of these later reads the name, and takes the new id as well; one that has taken it
-earlier is fenced by that trial.
+So a process has named its new id before it tries the blocked ones for the last time. Another
+process that takes a blocked id after that trial reads the new name, and takes the new id as well; a
+process that has taken a blocked id before is fenced by the trial.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class TransactionalIds:
             The blocked ids, and the one that the producer has.
 
         Raises:
-            KafkaUnavailable: no answer in time, or no more than that about an id.
+            KafkaUnavailable: no answer in time, or none that shows why Kafka does not give an id.
         """
         self.producer.stop()
         *others, last = numbers
@@ -165,7 +165,7 @@ class TransactionalIds:
     def are_blocked(
         self, admin: KafkaAdminClient, numbers: Sequence[int], *, otherwise: bool = True
     ) -> bool:
-        """Whether all of these ids are blocked still; `otherwise` without an answer of Kafka."""
+        """Whether all of these ids are still blocked; without an answer of Kafka, `otherwise`."""
         try:
             endings = self._endings(admin, numbers, Deadline(_ASK_S, self._stopping))
         except KafkaUnavailable:
@@ -178,8 +178,8 @@ class TransactionalIds:
         return admin is not None and self.are_blocked(admin, present, otherwise=False)
 
     def note_refusing(self, topics: Iterable[str]) -> None:
-        """These topics have refused a batch, and may refuse the marker, too: the next start does
-        not wait for that for long.
+        """These topics have refused a batch, and may refuse the marker, too. The next start waits
+        only for a moment until Kafka has written it.
         """
         self._refusing, self._in_haste = self._refusing.union(topics), True
 
@@ -189,7 +189,7 @@ class TransactionalIds:
         self._close_topics()
 
     def require_blocked(self, admin: KafkaAdminClient) -> None:
-        """Looks at the blocked ids, and at the topics that they close, again, now and then.
+        """Checks from time to time whether the ids are still blocked, and which topics they close.
 
         Raises:
             PublishDoubt: one can be taken: a start takes it, and opens the topics that it closed.
@@ -202,8 +202,8 @@ class TransactionalIds:
             self._close_topics()
 
     def _close_topics(self) -> None:
-        """Closes the topics that refuse the marker of a blocked id. Others of its transaction have
-        their marker, also if the coordinator does not know it.
+        """Closes the topics that refuse the marker of a blocked id. The other topics of its
+        transaction have the marker already, though the coordinator may not know that.
         """
         closed = dict[str, str]()
         for ending in self.blocked:
@@ -243,8 +243,8 @@ class TransactionalIds:
         topics: Iterable[str],
         deadline: Deadline,
     ) -> Ending | None:
-        """Takes an id; returns the transaction that blocks it. One blocks it that takes longer than
-        `ending_s` of the limits, about; sooner, if a partition refuses its marker.
+        """Takes an id, or returns the transaction that blocks it: Kafka has not ended it after
+        about `ending_s` of the limits, or a partition refuses its marker.
         """
         ending_s = _HASTE_S if self._in_haste else self._limits.ending_s
         wait_s = min(_FIRST_TRY_S, ending_s)

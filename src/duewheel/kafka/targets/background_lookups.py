@@ -3,11 +3,12 @@
     the publisher's thread    owns the object: it adds names, starts requests, takes their answers
     the lookup's thread       sends requests; it reads the owner's caches, and changes nothing
 
-One lookup runs at a time; the next one starts at the first `add` after its answers were taken, and
-has the names that were added last: the others' rows come again, and they with them. So a backlog of
-names delays no other ones, and is answered before its rows have come again often: each time costs a
-copy. A lookup that fails, or whose client was closed, is dropped: its names are added again
-likewise. Meanwhile the rows of a name wait (UNRESOLVED), unless its entry has just expired.
+One lookup runs at a time. The first `add` after its answers were taken starts the next one, with
+the names that were added last. Names that are dropped, because too many wait or because a lookup
+has failed or its client was closed, are not lost: their parked rows come again, and add them again.
+So a backlog of names delays no newer ones, and is answered before its rows were parked often: each
+time costs a copy. Until then the rows of a name wait (UNRESOLVED), unless its entry has just
+expired.
 """
 
 from __future__ import annotations
