@@ -2,8 +2,8 @@
 
 Each part of the source is planned by the position that Kafka has, then written with the position
 after it: so nothing is written twice, and nothing is left out. After a refusal of records the part
-is planned again, without them, by the position found; one that took too long is halved, or it would
-fail for ever. Any other failure is the run's doubt.
+is planned again without them, by the position that Kafka has then. A part that took too long is
+halved: it would fail for ever. Any other failure ends the run with its doubt.
 """
 
 from __future__ import annotations

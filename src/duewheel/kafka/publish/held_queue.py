@@ -49,8 +49,8 @@ from duewheel.wheel.target_rules import Target
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 # The sender sends one batch of a partition at a time: more would exceed the deadline.
 BATCHES_AT_ONCE = 256
-# For the same reason records of the state topic share batches: of 2,000 timer partitions each may
-# have one. Below the default of max.message.bytes.
+# For the same reason records of the state topic share batches: each of 2,000 timer partitions may
+# have one. The bound is below the default of max.message.bytes.
 _HELD_BATCH_BYTES = 512 * 1024
 READ_BYTES = 64 * 1024 * 1024  # that one transaction reads of the state topic
 RECORD_BYTES = 1024  # that a record counts for beside its value: decoding takes as long
@@ -232,8 +232,8 @@ def hold_closed(
     topic_ids: Mapping[str, str],
     end: Callable[[], int],
 ) -> Holding:
-    """Turns batches for closed partitions into records of the state topic; also batches for
-    partitions with held copies, which they would overtake.
+    """Turns batches for closed partitions into records of the state topic; also batches that
+    would overtake held copies of their partition.
 
     Args:
         topic_ids: Kafka's ids of the timer topics whose offsets the copies name.

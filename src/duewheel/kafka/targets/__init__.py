@@ -1,9 +1,14 @@
-"""Targets: `target_describer` asks Kafka for the limits of their topics, `refusal_limits` keeps
-those that refused batches have shown; `target_cache` caches both.
+"""Targets: the topics that deliveries and commands write to, with their limits.
 
-`catalog` has those of deliveries: `background_lookups` fetches the others beside transactions;
-`unavailable_partitions` decides which of their partitions take no writes for now, `slow_targets`
-which topics make appends slow, `resting_timer_topics` which timer topics rest after a refusal.
-`throttles` bounds the time that lookups, slow appends and refusals take, `ttl_cache` is the cache
-itself.
+catalog                  the targets of deliveries, for the publisher
+target_cache             targets as they are cached, for the catalog and for commands
+target_describer         asks Kafka for topics, rights and settings
+background_lookups       asks it beside transactions, for names that none waits for
+ttl_cache                a cache whose entries expire
+
+refusal_limits           limits that only refused batches show
+slow_targets             which targets make appends slow, by their settings
+unavailable_partitions   which partitions take no writes for now
+resting_timer_topics     which timer topics rest, because they have held up others
+throttles                bound the time that lookups, slow appends and refusals take
 """

@@ -1,10 +1,10 @@
-"""The targets of deliveries: as they are cached (target_cache.py), with the partitions that take no
-writes for now (unavailable_partitions.py), whose rows are parked.
+"""The targets of deliveries: cached ones (target_cache.py), with the partitions that take no writes
+for now (unavailable_partitions.py). Rows for these are parked.
 
-They are fetched before a transaction begins. It waits for some names only, those of topics that
-were known first, and for others a tenth of the time at most. The rest is looked up in a thread
-(background_lookups.py). Until then an entry that has just expired is used; the rows of any other
-name are parked.
+Targets are fetched before a transaction begins. It waits for a bounded number of names: first for
+those of topics that were known, then for new names, which get a tenth of the time at most. A thread
+looks up the others (background_lookups.py). Until it has an answer, an entry that has just expired
+is used; the rows of any other name are parked.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LOOKUPS_MAX = 100
 
 
 class TargetCatalog:
-    """Targets of deliveries by topic, by the calls of TargetCache. One thread owns it; any thread
-    may use `recall`.
+    """Targets of deliveries by topic. Its calls are those of TargetCache. One thread owns it; any
+    thread may use `recall`.
 
     Example:
         targets = catalog.resolve(admin, ["orders", "nowhere"], deadline)
@@ -57,8 +57,8 @@ class TargetCatalog:
         """The target of each topic; missing and expired ones are fetched.
 
         Args:
-            needed: those that must be known now; None: all. Of the others it waits for LOOKUPS_MAX
-                at most, and of these for names that were not known only now and then.
+            needed: those that must be known now; None: all. It waits for at most LOOKUPS_MAX of
+                the others, and only now and then for names that were not known.
 
         Raises:
             KafkaUnavailable: no answer, or a topic without a leader just now.
@@ -69,9 +69,8 @@ class TargetCatalog:
         targets = self._cache.unexpired(names)
         missing = [name for name in names if name not in targets]
         needed = set(missing if needed is None else needed)
-        now, later = self._now_and_later(missing, needed)
+        now, later, has_new = self._now_and_later(missing, needed)
         began_s = self._now_s()
-        has_new = any(not self._cache.was_usable(topic) for topic in now if topic not in needed)
         fetched = self._cache.fetch(admin, now, deadline)
         if has_new:
             # A producer that invents names would otherwise hold up each transaction.
@@ -84,19 +83,17 @@ class TargetCatalog:
         return found
 
     def _now_and_later(
-        self, missing: Iterable[str], needed: Collection[str]
-    ) -> tuple[list[str], list[str]]:
-        """Divides names into those that a transaction waits for, and the others."""
-        first, known, new = list[str](), list[str](), list[str]()
-        for topic in missing:
-            if topic in needed:
-                first.append(topic)
-            else:
-                (known if self._cache.was_usable(topic) else new).append(topic)
-        if self._new_names.is_closed:
-            return [*first, *known[:LOOKUPS_MAX]], [*known[LOOKUPS_MAX:], *new]
-        optional = [*known, *new]
-        return [*first, *optional[:LOOKUPS_MAX]], optional[LOOKUPS_MAX:]
+        self, missing: list[str], needed: set[str]
+    ) -> tuple[list[str], list[str], bool]:
+        """Divides names into those that a transaction waits for, and the others. Also returns
+        whether it waits for names that were not known, without need.
+        """
+        was_known = self._cache.was_usable
+        other = sorted((n for n in missing if n not in needed), key=was_known, reverse=True)
+        known = sum(map(was_known, other))  # they are first
+        count = min(known if self._new_names.is_closed else len(other), LOOKUPS_MAX)
+        now = [*(n for n in missing if n in needed), *other[:count]]
+        return now, other[count:], count > known
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """The targets of cached topics, expired or not; fetches nothing."""

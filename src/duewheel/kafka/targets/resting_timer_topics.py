@@ -1,14 +1,15 @@
 """Timer topics rest if their timers have held up those of all others.
 
-- refused: a target has refused a record, as after its `max.message.bytes` was lowered, or because
-  another client has written under the shard's producer id. That aborts the transaction of all. All
-  timers of the timer topic are parked, for at most a minute from the next commit on. The owner of
-  many targets could otherwise abort one transaction after the other. A deletion of a target, a
-  change of its bounds of timestamps, or the loss of the right to write to it, also happens to a
-  careful team: there the timer topic rests only after the second one within a minute.
-- slow: a transaction with timers for slow targets (slow_targets.py) took long. Such timers of
-  the timer topic are parked. For some minutes it is then alone in transactions with such timers: a
-  slow one is caused by it.
+- refused: a target has refused a record, because its `max.message.bytes` was lowered, or because
+  another client has written under the shard's producer id. That aborts the transaction, also for
+  the timers of others. All timers of the timer topic are parked, for at most a minute from the next
+  commit on. Otherwise the owner of many targets could abort one transaction after the other. After
+  a failure that happens to a careful team, too, the timer topic rests only if it is the second one
+  within a minute: a target is deleted, its bounds of timestamps are changed, or the right to write
+  to it is lost.
+- slow: a transaction with timers for slow targets (slow_targets.py) took long. Such timers of the
+  timer topic are parked. For some minutes after that, they share no transaction with such timers of
+  other timer topics: so each slow transaction has one cause.
 """
 
 from __future__ import annotations
