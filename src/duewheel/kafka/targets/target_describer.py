@@ -81,7 +81,7 @@ class TargetDescriber:
         if topic is None or topic.is_absent or topic.is_internal:
             return NONE_SUCH
         # An old broker lists no rights.
-        if topic.is_forbidden or (topic.rights and topic.rights.isdisjoint({"WRITE", "ALL"})):
+        if topic.is_forbidden or (topic.rights and "WRITE" not in topic.rights):
             return Target(0, 0, refusal=Reason.TARGET_NOT_AUTHORIZED)
         if not topic.exists or not topic.partitions:
             raise KafkaUnavailable(
