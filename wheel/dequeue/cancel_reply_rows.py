@@ -3,13 +3,14 @@
 reply   to the reply topic: the key of the request, if short; a JSON object with the request and
         its outcome as value; the sender's own headers (below), then TIMER_ANSWER (the outcome),
         UNIQ_KEY (the id) and TIMER_SOURCE (topic-partition@offset of the request)
-chase   to the end of the request's own partition: the key and the headers of the request, no
-        value; then the offset of the only timer, if it names one, the id, the offset of the
-        request, and the headers of a chase (schemas/header_names.py)
+chase   to the end of the request's own partition: the same key and own headers, no value; then
+        the offset of the only timer, if it names one, the id, the offset of the request, and the
+        headers of a chase (schemas/header_names.py)
 
-Every client that awaits a reply reads the whole reply topic. So a reply repeats no key above
-REPEATED_BYTES_MAX, no header beyond that or beyond the first REPEATED_MAX, and no header name that
-another reader could not take: only names in UTF-8.
+Every client that awaits a reply reads the whole reply topic, and both are written uncompressed. So
+they repeat no key above REPEATED_BYTES_MAX, no header beyond that or beyond the first REPEATED_MAX,
+and no header name that another reader could not take: only names in UTF-8. A chase with all headers
+would let 60 kB of compressed cancels fill 140 MB of their topic.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from duewheel.wheel.storage.cancel_log import CHASE_FOUND, OUTCOMES, is_chase
 from duewheel.wheel.storage.message_store import StoredMessages
 
 _KINDS = (b"cancel", b"reschedule", b"keep")  # of requests
-REPEATED_BYTES_MAX = 2 << 10  # of a request's key, and of its headers, in the reply
+REPEATED_BYTES_MAX = 2 << 10  # of a request's key, and of its headers
 REPEATED_MAX = 100  # headers: each takes a microsecond, of two bytes, while nothing is delivered
 _NULL = varint(-1)  # a record without value
 
@@ -90,9 +91,9 @@ def reply_rows(
     kind = np.where(prefix["flags"] & FLAG_KEEP, 2, replaces.astype(np.int64))
     chase_headers, chase_count = _chase_headers(requests, offset, outcome, delivered_slot, replaces)
     reply_headers, reply_count = _reply_headers(requests, outcome)
-    own, own_count = _own_headers(requests, chased)
+    own, own_count = _own_headers(requests)
     nothing = np.zeros(count, np.int32)
-    without_key = ~chased & _has_large_key(requests)
+    without_key = _has_large_key(requests)
     return Deliveries(
         targets=targets,
         target=np.where(chased, source_topic[source_partition], 0).astype(np.int32),
@@ -121,10 +122,10 @@ def reply_rows(
     )
 
 
-def _own_headers(requests: StoredMessages, chased: Bool) -> tuple[Column, Int32]:
+def _own_headers(requests: StoredMessages) -> tuple[Column, Int32]:
     """The headers of each request that its chase or reply has, and their number."""
     count = requests.prefix["header_count"].astype(np.int32)
-    cuts = np.flatnonzero(~chased & (count > 0)).tolist()
+    cuts = np.flatnonzero(count > 0).tolist()
     if not cuts:
         return requests.headers, count
     kept = requests.headers.to_pylist()
@@ -134,7 +135,7 @@ def _own_headers(requests: StoredMessages, chased: Bool) -> tuple[Column, Int32]
 
 
 def repeated(headers: bytes, count: int) -> tuple[bytes, int]:
-    """Those of a request's headers that the reply repeats, and their number."""
+    """Those of a request's headers that its chase or reply repeats, and their number."""
     kept, at = list[bytes](), 0
     for _ in range(min(count, REPEATED_MAX)):
         size, name_at = read_varint(headers, at)

@@ -20,8 +20,8 @@ from tests.harness.timer_rows import P0, timer_batch
 
 from duewheel.checkpoints.process_role import Role
 from duewheel.schemas.batches import NO_KEY, TimerBatch
-from duewheel.schemas.columns import binary
-from duewheel.schemas.wire.record_codec import key_values
+from duewheel.schemas.columns import binary, lengths
+from duewheel.schemas.wire.record_codec import framed_bytes, key_values
 from duewheel.schemas.wire.varint import read_varint
 from duewheel.wheel.dequeue.cancel_replies import CancelReplies
 from duewheel.wheel.dequeue.cancel_reply_rows import REPEATED_BYTES_MAX
@@ -95,6 +95,25 @@ def test_a_reply_repeats_no_large_key(make_world: MakeWorld) -> None:
     sent = [deliveries for deliveries, _ in world.publisher.committed if deliveries is not None]
     hashes = [value for deliveries in sent for value in deliveries.key_hash.tolist()]
     assert [value == NO_KEY for value in hashes] == [False, True], "a compacted topic refuses it"
+
+
+def test_a_chase_is_no_larger_than_a_reply(make_world: MakeWorld) -> None:
+    """Both are uncompressed: cancels of 60 kB, compressed, would fill 140 MB of their topic."""
+    world = make_world()
+    world.append(timer(0, 5))
+    world.at_slot(9)
+    header = framed_bytes(b"h") + framed_bytes(bytes(400_000))
+    batch = large(timer_batch([cancel(2)]), 400_000)
+    batch = replace(batch, headers=binary([header]), header_count=np.array([1], np.int32))
+    world.engine.append(batch, {P0: 3})
+    world.at_slot(10)
+    chases = [d for d, _ in world.publisher.committed if d is not None][-1]
+    assert chases.targets[chases.target[0]] == "timers"
+    assert sum(lengths(column)[0] for column in (chases.key_value, chases.headers)) < 1_000
+    (chase,) = world.chases()
+    world.append(replace(chase, offset=3))
+    world.at_slot(20)
+    assert [word for _, word in world.answers()] == ["already_delivered"]
 
 
 def test_a_cut_takes_replies_away_only_once_it_is_accepted(make_world: MakeWorld) -> None:
