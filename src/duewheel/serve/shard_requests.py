@@ -20,11 +20,17 @@ from duewheel.api.fleet import Fleet
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.errors import DuewheelError, Problem, Unacknowledged
+from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
+from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.serve.fleet import read_fleet
 from duewheel.serve.server_connection import body_of, connected, http_over, reason_of
+from duewheel.serve.waits import WAIT_MAX_S
 
-READ_S, CHANGE_S = 15.0, 45.0  # between two parts of an answer; a change waits for its reply
+# Between two parts of an answer, and longer than the owner waits for Kafka: a client without answer
+# would repeat a change in progress. A change has two records beside its own, and its reply.
+READ_S = ANSWER_S + 10
+CHANGE_S = ANSWER_S + 3 * ACKNOWLEDGED_S + WAIT_MAX_S + 10
 FRESH_S = 10.0
 _SAFE = "GET"
 # With those that name a person (serve.user_headers).

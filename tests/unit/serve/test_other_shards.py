@@ -27,11 +27,14 @@ from tests.harness.served import (
 
 from duewheel.config.settings import Settings
 from duewheel.dev.listeners import HOST, free_ports
+from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S
+from duewheel.ops.connection import ANSWER_S
 from duewheel.ops.shard.present_files import PresentFilesWatch
 from duewheel.serve import shard_requests
 from duewheel.serve.access import Access
 from duewheel.serve.app import make_app
 from duewheel.serve.shard_requests import OtherShards
+from duewheel.serve.waits import WAIT_MAX_S
 from duewheel.testing import ManualClock
 
 ACCESS = Access(change=CHANGING, read=READING)
@@ -148,6 +151,12 @@ def test_a_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
             changed = client.post("/shards/1/v1/pause/ingest")
             assert (changed.status_code, changed.json()["code"]) == (504, "unacknowledged")
             assert "Retry-After" not in changed.headers
+
+
+def test_an_owner_has_as_long_as_it_waits_for_kafka_itself() -> None:
+    """A client that gets no answer would repeat what is still going on."""
+    assert shard_requests.READ_S > ANSWER_S
+    assert shard_requests.CHANGE_S > 3 * ACKNOWLEDGED_S + WAIT_MAX_S, "with its two records"
 
 
 def test_the_person_that_a_proxy_names_is_sent_on_and_nothing_else(tmp_path: Path) -> None:

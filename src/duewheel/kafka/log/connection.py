@@ -271,10 +271,12 @@ class LogConnection:
         committed: bool,
     ) -> dict[TopicPartition, int | Exception]:
         list_offsets = self._requests(deadline).list_offsets
+        # A partition that the broker leaves out is requested again after a pause, as others are.
+        left_out = dict.fromkeys(partitions, errors.LeaderNotAvailableError())
         answers: dict[TopicPartition, int | Exception] = self._run_or_close(
             deadline, "read the offsets", list_offsets, partitions, at, committed
         )
-        return answers
+        return left_out | answers
 
     def _add_topics(self, partitions: Iterable[TopicPartition]) -> bool:
         """Adds topics that are not the reader's yet; returns whether metadata must be read."""

@@ -100,6 +100,17 @@ def test_reading_continues_where_retention_has_stopped() -> None:
     assert read(reader, 2, 10) == [7]
 
 
+def test_a_partition_that_a_broker_leaves_out_is_asked_for_after_a_pause() -> None:
+    asked = iter(range(100))
+
+    def none(*_: object) -> dict[object, object]:
+        next(asked)
+        return {}
+
+    with pytest.raises(KafkaUnavailable):
+        Answering([], [0], none).ends([TIMERS], committed=False)
+
+
 def test_what_a_log_has_lost_at_its_end_is_not_skipped() -> None:
     """As long as nobody has decided on it, the marks must stay below it."""
     with pytest.raises(KafkaUnavailable, match="timers-0 at 7"):
