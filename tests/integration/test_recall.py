@@ -426,7 +426,7 @@ def test_answers_that_nobody_waits_for_are_forgotten(
     gc.collect()
     assert [reply() for reply in replies] == [None, None, kept.reply]
     asking.close()
-    with pytest.raises(DuewheelError, match="closed before the answer came"):
+    with pytest.raises(DuewheelError, match="closed before the reply came"):
         kept.answer(0)
 
 
