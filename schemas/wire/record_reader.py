@@ -101,10 +101,12 @@ def _read(batches: Sequence[BatchBody], partitions: list[TopicPartition]) -> Kaf
     header_count[crowded[batch_of]] = 0
     headers, headers_end, is_odd = _headers(octets, fields.at, limit, header_count)
     fits &= (length >= 0) & (headers_end == end) & (end == limit)
-    defect[batch_of[~fits]] = Defect.LENGTHS
     rise = _rise(delta, bounds_of(counts)[:-1][counts > 0])
     rise &= delta <= of_batch(lambda batch: batch.last_offset - batch.base_offset)
-    defect[batch_of[fits & ~rise]] = Defect.OFFSETS
+    defect[batch_of[~rise]] = Defect.OFFSETS
+    # Last: the offsets of a record with wrong lengths may be bytes of the next batch, and a defect
+    # must be the same whatever batches are read together.
+    defect[batch_of[~fits]] = Defect.LENGTHS
     defect[crowded] = Defect.HEADERS
     if defect.any():
         return defect

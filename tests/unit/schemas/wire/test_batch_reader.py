@@ -273,6 +273,20 @@ def test_a_batch_that_cannot_be_read_is_one_row_among_the_others(name: str, arou
     assert moved is not None and moved.row.tolist() == [1]
 
 
+def test_the_defect_is_the_same_whatever_follows_the_batch() -> None:
+    """Offsets of records with wrong lengths may be bytes of the next batch."""
+    records = (
+        "3000000004c589010406686868067878780668686806787878480000020ca2baa9d6d90a18304fe2a633"
+        "8add4c1d8ea59504046868047878046868047878460000040a877129c905010604686808787878780468"
+        "6808787878780468680878787878320000060a83aa43403a1cee48c728d8583b2a17f3f847aafc001800"
+        "ffffffffffffffffffff002a00000a0ab87df719e9067c6a540204686806787878"
+    )
+    bad = compressed_as(4, zstandard.compress(bytes.fromhex(records)), count=6)
+    for unread in (read_all(bad).unread, read_all(bad + batch([plain(6)], 6)).unread):
+        assert unread is not None
+        assert unread.defect.tolist() == [Defect.LENGTHS]
+
+
 def test_numbers_are_those_that_java_reads() -> None:
     """Bits above the 32nd count nothing, and any negative length is a null. Stored are the shortest
     forms, as other readers of the target read nothing else.
