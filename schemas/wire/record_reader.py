@@ -104,8 +104,8 @@ def _read(batches: Sequence[BatchBody], partitions: list[TopicPartition]) -> Kaf
     rise = _rise(delta, bounds_of(counts)[:-1][counts > 0])
     rise &= delta <= of_batch(lambda batch: batch.last_offset - batch.base_offset)
     defect[batch_of[~rise]] = Defect.OFFSETS
-    # Last: the offsets of a record with wrong lengths may be bytes of the next batch, and a defect
-    # must be the same whatever batches are read together.
+    # After the offsets: that of a record with wrong lengths may be bytes of the next batch, and a
+    # defect must be the same whatever batches are read together.
     defect[batch_of[~fits]] = Defect.LENGTHS
     defect[crowded] = Defect.HEADERS
     if defect.any():

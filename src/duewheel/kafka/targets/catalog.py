@@ -88,12 +88,15 @@ class TargetCatalog:
         """Divides names into those that a transaction waits for, and the others. Also returns
         whether it waits for names that were not known, without need.
         """
-        was_known = self._cache.was_usable
-        other = sorted((n for n in missing if n not in needed), key=was_known, reverse=True)
-        known = sum(map(was_known, other))  # they are first
-        count = min(known if self._new_names.is_closed else len(other), LOOKUPS_MAX)
-        now = [*(n for n in missing if n in needed), *other[:count]]
-        return now, other[count:], count > known
+        first, known, new = list[str](), list[str](), list[str]()
+        for name in missing:
+            if name in needed:
+                first.append(name)
+            else:
+                (known if self._cache.was_usable(name) else new).append(name)
+        other = [*known, *new]
+        count = min(len(known if self._new_names.is_closed else other), LOOKUPS_MAX)
+        return [*first, *other[:count]], other[count:], count > len(known)
 
     def recall(self, topics: Iterable[str]) -> dict[str, Target]:
         """The targets of cached topics, expired or not; fetches nothing."""
