@@ -224,6 +224,7 @@ def test_a_loss_of_power(shard: LoadedShard) -> None:
     durable = copy_disk(shard, disk)
     sent = len(shard.load.due_ms)
     shard.wait(lambda: len(shard.load.due_ms) > sent + 300)
+    shard.await_arrivals()  # else the files may hold no more than the copy does
     shard.kill_all()
     lose_power(disk, durable)
     remove(shard.data)
