@@ -17,6 +17,11 @@ from typing import Protocol
 from duewheel.dev.broker import DevBroker
 from duewheel.java.find import Java
 
+# Nobody kills it. With the session of a development broker (3 s) a host without free processors
+# would cut it off from its controller: no partition has a leader then, and Kafka 4.3 forgets the
+# ends of their transactions.
+_SESSION = {"broker.session.timeout.ms": "120000"}
+
 # Properties of a broker that obeys ACLs; a topic without any is open to all.
 WITH_ACLS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -61,7 +66,7 @@ def shared_broker(folder: Path, java: Java) -> Iterator[SharedBroker]:
             servers, data_dir = address.read_text().splitlines()
             yield SharedBroker(servers, Path(data_dir))
             return
-        with DevBroker(java=java) as own:
+        with DevBroker(java=java, properties=_SESSION) as own:
             address.write_text(f"{own.bootstrap_servers}\n{own.data_dir}\n")
             start.close()
             yield SharedBroker(own.bootstrap_servers, own.data_dir)
