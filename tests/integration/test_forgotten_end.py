@@ -1,4 +1,4 @@
-"""Kafka 4.3 forgets the end of a transaction in a partition without a leader (KAFKA-20734)."""
+"""Kafka 4.3 and 4.4 forget the end of a transaction where there is no leader (KAFKA-20734)."""
 
 from __future__ import annotations
 
