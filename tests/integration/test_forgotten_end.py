@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import AbortTransactionSpec
+from kafka.admin import AbortTransactionSpec, TransactionState
 from tests.harness.launcher import wait_until
 from tests.harness.publishing import (
     Message,
@@ -87,4 +87,4 @@ def test_a_shard_starts_once_the_forgotten_transaction_is_aborted(
 def _is_complete(admin: KafkaAdminClient) -> bool:
     """Whether Kafka has given the id to the start, and with that has ended its transaction."""
     (found,) = admin.describe_transactions([f"{NAMES.state}-0"]).values()
-    return str(found.state.value) in {"Empty", "CompleteAbort"}
+    return found.state in {TransactionState.EMPTY, TransactionState.COMPLETE_ABORT}
