@@ -9,6 +9,7 @@ from tests.harness.timer_shard import TimerShard
 
 from duewheel.checkpoints.process_role import Role
 from duewheel.clock import SystemClock
+from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.publish.fenced_session import ShardNames
 from duewheel.kafka.publish.publisher import KafkaPublisher
 from duewheel.kafka.transaction_limits import TransactionLimits
@@ -37,19 +38,22 @@ class KafkaShard:
         wheel: WheelConfig,
         config: DequeueConfig,
         limits: TransactionLimits,
+        compression: Compression | None = None,
     ) -> None:
         """
         Args:
             path: of the data directory.
             servers: where dequeue reaches Kafka.
-            topics, wheel, config, limits: of the shard.
+            topics, wheel, config, limits, compression: of the shard.
         """
         self.topics = topics
         names = ShardNames(
             f"{topics.state}-{config.shard}", topics.state, topics.dead_letters, config.shard
         )
         client = {"bootstrap_servers": servers}
-        self.publisher = KafkaPublisher(client, names, CLOCK, limits=limits)
+        self.publisher = KafkaPublisher(
+            *(client, names, CLOCK), limits=limits, compression=compression
+        )
         self.local = TimerShard(path, wheel, self.publisher, CLOCK, config)
 
     @property

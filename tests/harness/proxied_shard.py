@@ -22,6 +22,7 @@ from tests.harness.source_table import as_table, read_records
 from tests.harness.timer_rows import suite_parameters
 
 from duewheel.checkpoints.process_role import Role
+from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.topics.admin import KafkaAdmin
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.request.acceptance_rules import compile_suite, load_suite
@@ -51,13 +52,14 @@ class ProxiedShard(KafkaShard):
         wheel: WheelConfig = WHEEL,
         limits: TransactionLimits = QUICKLY,
         more_timers: Sequence[str] = (),
+        compression: Compression | None = None,
     ) -> None:
         """
         Args:
             more_timers: timer topics beside the one of `topics`, with as many partitions.
         """
         self._config = DequeueConfig(0, 1, {}, policies=policies)
-        super().__init__(path, servers, topics, wheel, self._config, limits)
+        super().__init__(path, servers, topics, wheel, self._config, limits, compression)
         self._servers = broker.bootstrap_servers
         self._timers = [topics.timers, *more_timers]
         self._homes = [TopicPartition(t, number) for t in self._timers for number in range(2)]

@@ -18,8 +18,7 @@ from duewheel.dev.broker import DevBroker
 from duewheel.java.find import Java
 
 # Nobody kills it. With the session of a development broker (3 s) a host without free processors
-# would cut it off from its controller: no partition has a leader then, and Kafka 4.3 forgets the
-# ends of their transactions.
+# would cut it off from its controller, and no partition would have a leader.
 _SESSION = {"broker.session.timeout.ms": "120000"}
 
 # Properties of a broker that obeys ACLs; a topic without any is open to all.

@@ -35,9 +35,12 @@ from tests.soak.cluster import Cluster
 
 from duewheel.config.settings import load
 from duewheel.errors import PublishDoubt
+from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.publish.transactional_ids import TransactionalIds
 from duewheel.kafka.targets.target_describer import SETTINGS
+from duewheel.schemas.wire.codec_names import Codec
 from duewheel.schemas.wire.single_record import Header
+from duewheel.wheel.dequeue.statistics import Statistics
 
 pytestmark = pytest.mark.kafka
 
@@ -156,6 +159,37 @@ def test_a_message_that_compression_makes_too_large_aborts_no_transaction(
     )
     assert refused() > 10 and shard.statistics.delivered > 10
     assert shard.statistics.doubts == 0
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_record_that_is_too_large_decompressed_aborts_no_transaction(
+    tmp_path: Path, broker: SharedBroker, codec: Codec
+) -> None:
+    """Kafka checks its bytes if they came compressed, and not if it compresses them itself."""
+    topics = FaultTopics.named(f"settings-{uuid.uuid4().hex[:8]}")
+    topics.create(broker.bootstrap_servers)
+    servers, orders, small = broker.bootstrap_servers, topics.orders, f"{topics.bills}.small"
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        config = {"max.decompressed.message.bytes": "6000", "compression.type": "gzip"}
+        admin.create_topics({small: {"num_partitions": 1, "configs": config}})
+    shard = ProxiedShard(*(tmp_path, broker, servers, topics), compression=Compression(codec))
+    shard.start()
+    sizes = range(5_900, 5_980, 2)
+    for size in sizes:
+        shard.write([(small, 0), (orders, 0)], padding=size)
+
+    def has_left(statistics: Statistics) -> bool:
+        letters = sum(statistics.dead_letters.values())
+        return statistics.delivered + letters == 2 * len(sizes)
+
+    try:
+        shard.turn_until(lambda: has_left(shard.statistics), "some never leave")
+        assert shard.statistics.doubts == 0
+        assert len(shard.arrived(orders)[0]) == len(sizes)
+        refused = shard.statistics.dead_letters.get("record_too_large", 0)
+        assert (0 < refused < len(sizes)) if codec == "gzip" else not refused
+    finally:
+        shard.stop()
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """Such as "kafka-clients-4.3.1.jar"."""
+        """Such as "kafka-clients-4.2.2.jar"."""
         _, artifact, version = self.coordinate.split(":")
         return f"{artifact}-{version}.jar"
 

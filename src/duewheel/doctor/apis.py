@@ -1,7 +1,7 @@
 """The Kafka APIs that duewheel's clients use, and the check that a broker offers them.
 
 The list has all that kafka-python, in the version that producer_internals.py supports, sent while
-every command ran against Kafka 4.3 (docs/kafka-apis.md); a test records it again. Kafka-compatible
+every command ran against Kafka 4.2 (docs/kafka-apis.md); a test records it again. Kafka-compatible
 systems offer some of the APIs, at versions of their own.
 
     version_min   the lowest version with the fields that duewheel uses

@@ -27,6 +27,7 @@ _LEAST = {
     "internal.segment.bytes": 1 << 20,  # in its place; any client may set it
     "segment.index.bytes": 4_096,
     "max.message.bytes": 4_096,
+    "max.decompressed.message.bytes": 4_096,  # it bounds batches that duewheel compresses
 }
 CODEC = "compression.type"
 _LEVEL_MAX = {  # by codec: a MiB of texts takes some 30 ms at most; far higher levels take seconds

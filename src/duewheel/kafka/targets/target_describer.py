@@ -27,13 +27,19 @@ from duewheel.kafka.topics.description import Topic, TopicSettings, describe, de
 from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
 from duewheel.kafka.topics.transaction_settings import unsurvivable
 from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.codec_names import CODECS
+from duewheel.schemas.wire.varint import varint
 from duewheel.wheel.target_rules import Reason, Target
 
 # The settings that are read of each target.
 _BATCH_BOUNDS = ("max.message.bytes", "segment.bytes", "internal.segment.bytes")
+# Since Kafka 4.2.2. A broker checks it in batches that come compressed, not in those that it
+# compresses itself.
+_RECORD_BOUND = "max.decompressed.message.bytes"
 SETTINGS = (
     *_BATCH_BOUNDS,
+    _RECORD_BOUND,
     "cleanup.policy",
     "min.insync.replicas",
     *TIMESTAMP_SETTINGS,
@@ -96,8 +102,11 @@ class TargetDescriber:
         """
         config = settings.values
         bounds = [int(config[name]) for name in _BATCH_BOUNDS if name in config]
-        if self._compression.of(topic.name) != "none" or config.get(CODEC) in _RECOMPRESSING:
+        is_compressed = self._compression.of(topic.name) != "none"
+        if is_compressed or config.get(CODEC) in _RECOMPRESSING:
             bounds = list(map(_plain_bytes, bounds))
+        if is_compressed and _RECORD_BOUND in config:
+            bounds.append(_bytes_alone(int(config[_RECORD_BOUND])))
         bounds.append(self._refusals.record_bytes(topic.name) or self._limits.batch_bytes_max)
         found = unsurvivable(config)
         closed_by = f"{found.name}={found.value}" if found else ""
@@ -121,6 +130,11 @@ def _plain_bytes(bytes_max: int) -> int:
     0.05 % at most, and a header.
     """
     return max(0, bytes_max - bytes_max // 1_000 - 64)
+
+
+def _bytes_alone(record_bytes: int) -> int:
+    """The size of a batch of one record, of so many bytes after its length."""
+    return HEADER_BYTES + len(varint(record_bytes)) + record_bytes
 
 
 def _without_logs(clients: KafkaClients, targets: Mapping[str, Target]) -> dict[str, Target]:

@@ -1,7 +1,7 @@
 """The settings of a topic that no transaction survives.
 
 A broker writes a marker into each partition of a transaction that ends. It checks the marker's
-timestamp like a record's, and appends it like one. If it refuses a marker, Kafka 4.3 does not try
+timestamp like a record's, and appends it like one. If it refuses a marker, Kafka does not try
 again: the transaction stays in PrepareAbort or PrepareCommit, and its transactional id is blocked
 until another broker becomes its coordinator, also after the setting is corrected. So one topic
 would stop a shard.

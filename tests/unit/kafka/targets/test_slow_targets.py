@@ -23,6 +23,7 @@ from duewheel.kafka.topics.description import TopicSettings
         ("segment.index.bytes", "100", True),
         ("max.message.bytes", "200", True),
         ("max.message.bytes", "10000", False),
+        ("max.decompressed.message.bytes", "4000", True),
     ],
 )
 def test_a_setting_of_the_topic_itself_makes_it_slow(

@@ -1,16 +1,19 @@
-"""Kafka 4.3 and 4.4 forget the end of a transaction where there is no leader (KAFKA-20734)."""
+"""The state partition has no leader while Kafka ends a transaction with records in it.
+
+Kafka 4.3.0, 4.3.1 and 4.4.0 write no marker then, and the shard never starts (KAFKA-20734): with
+them this test fails.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import AbortTransactionSpec, TransactionState
-from tests.harness.launcher import wait_until
+from kafka import KafkaAdminClient
 from tests.harness.publishing import (
     Message,
     Names,
@@ -31,7 +34,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.crash_matrix]
 
 DOWN = 3  # the only broker with the state topic
 NAMES = Names("t.orders", "t.dead-letter", "t.state")
-STATE = TopicPartition(NAMES.state, 0)
 
 
 @pytest.fixture
@@ -49,12 +51,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_a_shard_starts_once_the_forgotten_transaction_is_aborted(
+def test_a_shard_starts_once_its_state_partition_has_a_leader_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its state partition has no leader while Kafka ends its transaction. With the leader its start
-    names the partition and the tool; after the abort it delivers once what was in doubt.
-    """
     rows = [Message(NAMES.target, b"%d" % i, key=b"%d" % i) for i in range(100)]
     with closing(new_publisher(cluster, NAMES, 0)) as publisher:
         started(publisher)
@@ -67,24 +66,12 @@ def test_a_shard_starts_once_the_forgotten_transaction_is_aborted(
             patch.setattr(producer_internals, "commit", kill)
             with pytest.raises(PublishDoubt):
                 publish(publisher, rows, progress(1))
-        with closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
+        for _ in range(2):  # the first start has Kafka end the transaction
             with pytest.raises(KafkaUnavailable):
                 publisher.start()
-            wait_until(lambda: _is_complete(admin), "the transaction does not end")
-            cluster.restart(DOWN)
-            with pytest.raises(KafkaUnavailable, match=r"t\.state-0: at offset .* find-hanging"):
-                publisher.start()
-            (open_now,) = admin.describe_producers([STATE])[STATE].active_producers
-            admin.abort_transaction(
-                AbortTransactionSpec(STATE, open_now.producer_id, open_now.producer_epoch)
-            )
-        assert slot_of(publisher.start()) is None
+            time.sleep(5)
+        cluster.restart(DOWN)
+        assert slot_of(started(publisher)) is None
         publish(publisher, rows, progress(1))
     delivered = [int(value or b"") for value in values(read(cluster, NAMES.target))]
     assert sorted(delivered) == list(range(100))
-
-
-def _is_complete(admin: KafkaAdminClient) -> bool:
-    """Whether Kafka has given the id to the start, and with that has ended its transaction."""
-    (found,) = admin.describe_transactions([f"{NAMES.state}-0"]).values()
-    return found.state in {TransactionState.EMPTY, TransactionState.COMPLETE_ABORT}
