@@ -104,7 +104,7 @@ def _killed_in_transaction(broker: DevBroker, transactional_id: str) -> Iterator
     """Kill the broker while batches are under way; a commit is sent only after that, if at all.
 
     A broker alone in its cluster that dies between the commit and its markers forgets the markers
-    (Kafka 4.3 and 4.4: partitions without a leader count as deleted); nothing a client does mends that.
+    (Kafka 4.3 and 4.4: partitions without a leader count as deleted); no client mends that.
     """
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     commit = producer_internals.commit

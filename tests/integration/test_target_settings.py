@@ -38,6 +38,7 @@ from duewheel.errors import PublishDoubt
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.publish.transactional_ids import TransactionalIds
 from duewheel.kafka.targets.target_describer import SETTINGS
+from duewheel.schemas.wire.batch_header import HEADER, HEADER_BYTES, LENGTH_END
 from duewheel.schemas.wire.codec_names import Codec
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.dequeue.statistics import Statistics
@@ -46,11 +47,16 @@ pytestmark = pytest.mark.kafka
 
 BEFORE, AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 INDEX = "segment.index.bytes"
+_GZIP, _EXTRA_FLAGS, _FASTEST = 1, 8, 4  # the codec's number; gzip's header has the level
+_IN_TRANSACTION, _IS_MARKER = 1 << 4, 1 << 5  # attributes of a batch
 USUAL = {BEFORE: str(2**63 - 1), AFTER: "3600000", INDEX: "10485760"}
 # With the worst values of index, flush, compaction, jitter, throttling and retention a transaction
 # of 100 partitions took as long as without, on one broker. Not measured: elections, deleted
 # tombstones, and tiered storage, which needs a plugin.
 HARMLESS = {
+    "compression.gzip.level",  # of batches that come in another codec
+    "compression.lz4.level",
+    "compression.zstd.level",
     "delete.retention.ms",
     "file.delete.delay.ms",
     "flush.ms",
@@ -161,20 +167,58 @@ def test_a_message_that_compression_makes_too_large_aborts_no_transaction(
     assert shard.statistics.doubts == 0
 
 
+def test_batches_come_in_the_codec_of_their_topic(
+    shard: ProxiedShard, broker: SharedBroker
+) -> None:
+    """Kafka would compress any other batch again, at the level of the topic: a MiB of two symbols
+    takes seconds, and all others wait. Copies of parked timers likewise.
+    """
+    topics = shard.topics
+    gzip = {"compression.type": "gzip", "compression.gzip.level": "9"}
+    for topic in (topics.orders, topics.timers):
+        alter(broker.bootstrap_servers, topic, gzip)
+    alter(broker.bootstrap_servers, topics.bills, {BEFORE: "0"})
+    shard.start()
+    two_symbols = "".join(random.Random(1).choices("01", k=300_000)).encode()
+    timers = [(topic, 0) for topic in (topics.orders, topics.bills)]
+    shard.write(timers, more=[("text", two_symbols)])
+    shard.turn_until(lambda: shard.statistics.delivered == 1, "it does not leave")
+    shard.turn_until(lambda: shard.statistics.parked != {}, "it is not parked")
+    for topic in (topics.orders, topics.timers):
+        ours = _transactional_batches(broker.data_dir, topic)
+        assert {codec for codec, _ in ours} == {_GZIP}
+        assert [body[_EXTRA_FLAGS] for _, body in ours] == [_FASTEST] * len(ours), topic
+
+
+def _transactional_batches(data_dir: Path, topic: str) -> list[tuple[int, bytes]]:
+    """Codec and body of each batch of a transaction in a topic's files, without markers."""
+    found = []
+    for path in data_dir.rglob(f"{topic}-*/*.log"):
+        octets, at = path.read_bytes(), 0
+        while at < len(octets):
+            header = HEADER.unpack_from(octets, at)
+            end, attributes = at + LENGTH_END + header[1], header[5]
+            if attributes & _IN_TRANSACTION and not attributes & _IS_MARKER:
+                found.append((attributes & 7, octets[at + HEADER_BYTES : end]))
+            at = end
+    assert found, f"no batch in {topic}"
+    return found
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_a_record_that_is_too_large_decompressed_aborts_no_transaction(
     tmp_path: Path, broker: SharedBroker, codec: Codec
 ) -> None:
-    """Kafka checks its bytes if they came compressed, and not if it compresses them itself."""
+    """Kafka checks its bytes if they come compressed."""
     topics = FaultTopics.named(f"settings-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
     servers, orders, small = broker.bootstrap_servers, topics.orders, f"{topics.bills}.small"
     with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        config = {"max.decompressed.message.bytes": "6000", "compression.type": "gzip"}
+        config = {"max.decompressed.message.bytes": "6000"}
         admin.create_topics({small: {"num_partitions": 1, "configs": config}})
     shard = ProxiedShard(*(tmp_path, broker, servers, topics), compression=Compression(codec))
     shard.start()
-    sizes = range(5_900, 5_980, 2)
+    sizes = range(5_500, 6_000, 10)
     for size in sizes:
         shard.write([(small, 0), (orders, 0)], padding=size)
 

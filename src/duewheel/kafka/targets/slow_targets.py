@@ -1,10 +1,10 @@
 """Finds targets whose own settings make an append slow.
 
 Each row of a transaction waits for the slowest append, and the owner of a topic decides how slow
-that is: with `flush.messages=1` an append costs a broker 4 to 25 ms, with `segment.ms=1` 11 ms, and
-high levels of gzip, lz4 and zstd 0.1 to 4 s per MiB. So a transaction has a small share for
-such targets (wheel/dequeue/slow_rows.py), and the timer topics that have it rest after one that
-took long (resting_timer_topics.py). Their neighbours wait half a second, or for one larger row.
+that is: with `flush.messages=1` an append costs a broker 4 to 25 ms, with `segment.ms=1` 11 ms. So
+a transaction has a small share for such targets (wheel/dequeue/slow_rows.py), and the timer topics
+that have it rest after one that took long (resting_timer_topics.py). Their neighbours wait half a
+second, or for one larger row.
 
 A setting of the broker, for all topics alike, is the operator's choice: it makes none slow.
 """
@@ -27,15 +27,9 @@ _LEAST = {
     "internal.segment.bytes": 1 << 20,  # in its place; any client may set it
     "segment.index.bytes": 4_096,
     "max.message.bytes": 4_096,
-    "max.decompressed.message.bytes": 4_096,  # it bounds batches that duewheel compresses
+    "max.decompressed.message.bytes": 4_096,
 }
-CODEC = "compression.type"
-_LEVEL_MAX = {  # by codec: a MiB of texts takes some 30 ms at most; far higher levels take seconds
-    "gzip": ("compression.gzip.level", 6),
-    "lz4": ("compression.lz4.level", 9),
-    "zstd": ("compression.zstd.level", 6),
-}
-NAMES = (*_LEAST, CODEC, *(name for name, _ in _LEVEL_MAX.values()))
+NAMES = (*_LEAST,)
 _LOGGED_MAX = 1_000
 _SHOWN_MAX = 20
 
@@ -48,8 +42,7 @@ def slow_by(settings: TopicSettings) -> str:
     for name, least in _LEAST.items():
         if name in own and int(own[name]) < least:
             return f"{name}={own[name]}"
-    name, most = _LEVEL_MAX.get(settings.values.get(CODEC, ""), ("", 0))
-    return f"{name}={own[name]}" if int(own.get(name, 0)) > most else ""
+    return ""
 
 
 class SlowTargetLog:

@@ -53,12 +53,11 @@ class TargetCache:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clients, self._limits, self._refusals = clients, limits, refusals
-        self._compression = compression or Compression()
         self._usable: TtlCache[str, Target] = TtlCache(now_s=now_s)  # topics that take records
         self._unusable: TtlCache[str, Target] = TtlCache(_MISSING_MAX, now_s)
         self._complete: TtlCache[str, tuple[str, int]] = TtlCache()  # all partitions have logs
         self.describer = TargetDescriber(
-            clients, limits, refusals, self._compression, self._is_complete
+            clients, limits, refusals, compression or Compression(), self._is_complete
         )
 
     def resolve(
@@ -129,18 +128,15 @@ class TargetCache:
         return self._with_batches(entries | dict.fromkeys(none_such, NONE_SUCH))
 
     def _with_batches(self, targets: Mapping[str, Target | None]) -> dict[str, Target]:
-        """Those that are there, with batches of the present size and codec."""
+        """Those that are there, with batches of the present size."""
         return {t: self._with_batch(t, target) for t, target in targets.items() if target}
 
     def _with_batch(self, topic: str, target: Target) -> Target:
         if target.refusal or target.is_unknown:  # no batch goes there, and there may be thousands
             return target
-        codec = self._compression.of(topic)
         intended = self._refusals.batch_bytes(topic) or self._limits.batch_bytes
         size = min(intended, target.batch_bytes_max)
-        if (target.batch_bytes, target.codec) == (size, codec):
-            return target
-        return replace(target, batch_bytes=size, codec=codec)
+        return target if target.batch_bytes == size else replace(target, batch_bytes=size)
 
     def _is_complete(self, topic: str, target: Target) -> bool:
         """Whether all partitions of the topic had logs when they were last looked up."""

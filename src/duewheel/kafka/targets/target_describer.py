@@ -20,33 +20,32 @@ from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.targets.refusal_limits import RefusalLimits
-from duewheel.kafka.targets.slow_targets import CODEC, slow_by
 from duewheel.kafka.targets.slow_targets import NAMES as SLOW_SETTINGS
+from duewheel.kafka.targets.slow_targets import slow_by
 from duewheel.kafka.targets.unavailable_partitions import takes_writes
 from duewheel.kafka.topics.description import Topic, TopicSettings, describe, describe_settings
 from duewheel.kafka.topics.transaction_settings import NAMES as TIMESTAMP_SETTINGS
 from duewheel.kafka.topics.transaction_settings import unsurvivable
 from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
-from duewheel.schemas.wire.codec_names import CODECS
+from duewheel.schemas.wire.codec_names import CODECS, Codec
 from duewheel.schemas.wire.varint import varint
 from duewheel.wheel.target_rules import Reason, Target
 
 # The settings that are read of each target.
 _BATCH_BOUNDS = ("max.message.bytes", "segment.bytes", "internal.segment.bytes")
-# Since Kafka 4.2.2. A broker checks it in batches that come compressed, not in those that it
-# compresses itself.
-_RECORD_BOUND = "max.decompressed.message.bytes"
+_RECORD_BOUND = "max.decompressed.message.bytes"  # since Kafka 4.2.2, in compressed batches
+_CODEC = "compression.type"
 SETTINGS = (
     *_BATCH_BOUNDS,
     _RECORD_BOUND,
     "cleanup.policy",
     "min.insync.replicas",
+    _CODEC,
     *TIMESTAMP_SETTINGS,
     *SLOW_SETTINGS,
 )
-# Values of `compression.type` with which a broker compresses batches again.
-_RECOMPRESSING = frozenset(CODECS) - {"none"}
+_OWN_CODECS: Mapping[str, Codec] = {codec: codec for codec in CODECS if codec != "none"}
 # Also for names that no topic can have, without a request: over a name of more than 32 KiB a broker
 # drops the connection instead of refusing it.
 NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
@@ -102,11 +101,14 @@ class TargetDescriber:
         """
         config = settings.values
         bounds = [int(config[name]) for name in _BATCH_BOUNDS if name in config]
-        is_compressed = self._compression.of(topic.name) != "none"
-        if is_compressed or config.get(CODEC) in _RECOMPRESSING:
+        kept = config.get(_CODEC, "producer")
+        own_codec = _OWN_CODECS.get(kept, "none")
+        codec = self._compression.of(topic.name) if kept == "producer" else own_codec
+        if codec != "none":
             bounds = list(map(_plain_bytes, bounds))
-        if is_compressed and _RECORD_BOUND in config:
-            bounds.append(_bytes_alone(int(config[_RECORD_BOUND])))
+            bounds.append(
+                _bytes_alone(int(config.get(_RECORD_BOUND, self._limits.batch_bytes_max)))
+            )
         bounds.append(self._refusals.record_bytes(topic.name) or self._limits.batch_bytes_max)
         found = unsurvivable(config)
         closed_by = f"{found.name}={found.value}" if found else ""
@@ -122,14 +124,16 @@ class TargetDescriber:
             ),
             closed_by=closed_by,
             slow_by=slow_by(settings),
+            codec=codec,
+            own_codec=own_codec,
         )
 
 
 def _plain_bytes(bytes_max: int) -> int:
     """The most bytes that no codec makes more than so many: one that finds nothing to compress adds
-    0.05 % at most, and a header.
+    0.16 % at most, and a header.
     """
-    return max(0, bytes_max - bytes_max // 1_000 - 64)
+    return max(0, bytes_max - bytes_max // 500 - 64)
 
 
 def _bytes_alone(record_bytes: int) -> int:

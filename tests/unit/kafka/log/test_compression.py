@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 
 import pytest
 import snappy  # type: ignore[import-untyped]  # it brings no types
@@ -31,9 +32,24 @@ def test_a_compressed_batch_reads_as_before(codec: Codec) -> None:
     assert [(record.key, record.value) for record in records] == [(key, value) for key in keys]
 
 
-def test_what_compression_makes_no_smaller_stays_as_it_is() -> None:
-    noise = several([b"k"], os.urandom(500))
-    assert compressed(noise, "zstd") is noise
+@pytest.mark.parametrize("codec", CODECS[1:])
+@pytest.mark.parametrize("size", [500, 1 << 20])
+def test_what_compression_makes_no_smaller_is_compressed_and_hardly_larger(
+    codec: Codec, size: int
+) -> None:
+    """Else a broker would compress it again."""
+    noise = several([b"k"], os.urandom(size))
+    batch = compressed(noise, codec)
+    assert batch.codec == codec
+    assert len(batch.body) <= len(noise.body) + len(noise.body) // 600 + 64
+
+
+def test_no_bytes_take_gzip_long() -> None:
+    """The usual levels take a hundred times as long for two symbols as for a text."""
+    two_symbols = bytes(random.Random(1).choices(b"01", k=1 << 20))
+    batch = compressed(several([b"k"], two_symbols), "gzip")
+    fastest = 4
+    assert batch.body[8] == fastest, "the header's extra flags"
 
 
 def test_a_topic_may_have_its_own_codec() -> None:

@@ -32,26 +32,3 @@ def test_a_setting_of_the_topic_itself_makes_it_slow(
     own = TopicSettings({setting: value}, frozenset([setting]))
     assert slow_by(own) == (f"{setting}={value}" if is_slow else "")
     assert slow_by(TopicSettings({setting: value})) == "", "the broker has it for all topics"
-
-
-@pytest.mark.parametrize(
-    ("codec", "level", "is_slow"),
-    [
-        ("zstd", 22, True),
-        ("zstd", 7, True),
-        ("zstd", 3, False),
-        ("lz4", 17, True),
-        ("lz4", 9, False),
-        ("gzip", 9, True),
-        ("gzip", -1, False),
-    ],
-)
-def test_a_slow_level_counts_where_the_broker_compresses(
-    codec: str, level: int, is_slow: bool
-) -> None:
-    name = f"compression.{codec}.level"
-    values = {"compression.type": codec, name: str(level)}
-    expected = f"{name}={level}" if is_slow else ""
-    assert slow_by(TopicSettings(values, frozenset(values))) == expected
-    values["compression.type"] = "producer"
-    assert slow_by(TopicSettings(values, frozenset(values))) == ""
