@@ -55,7 +55,6 @@ class Target:
     is_unknown: bool = False  # its metadata has not come yet, so the other values mean nothing
     batch_bytes: int = 0  # the size of its batches before compression
     codec: Codec = "none"  # of its deliveries
-    own_codec: Codec = "none"  # of all else: a broker compresses batches of another codec again
 
     @property
     def identity(self) -> tuple[str, int]:

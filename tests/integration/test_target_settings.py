@@ -167,27 +167,24 @@ def test_a_message_that_compression_makes_too_large_aborts_no_transaction(
     assert shard.statistics.doubts == 0
 
 
-def test_batches_come_in_the_codec_of_their_topic(
+def test_deliveries_come_in_the_codec_of_their_topic(
     shard: ProxiedShard, broker: SharedBroker
 ) -> None:
     """Kafka would compress any other batch again, at the level of the topic: a MiB of two symbols
-    takes seconds, and all others wait. Copies of parked timers likewise.
+    takes seconds, and all others wait.
     """
-    topics = shard.topics
+    orders = shard.topics.orders
     gzip = {"compression.type": "gzip", "compression.gzip.level": "9"}
-    for topic in (topics.orders, topics.timers):
-        alter(broker.bootstrap_servers, topic, gzip)
-    alter(broker.bootstrap_servers, topics.bills, {BEFORE: "0"})
+    alter(broker.bootstrap_servers, orders, gzip)
     shard.start()
     two_symbols = "".join(random.Random(1).choices("01", k=300_000)).encode()
-    timers = [(topic, 0) for topic in (topics.orders, topics.bills)]
-    shard.write(timers, more=[("text", two_symbols)])
-    shard.turn_until(lambda: shard.statistics.delivered == 1, "it does not leave")
-    shard.turn_until(lambda: shard.statistics.parked != {}, "it is not parked")
-    for topic in (topics.orders, topics.timers):
-        ours = _transactional_batches(broker.data_dir, topic)
-        assert {codec for codec, _ in ours} == {_GZIP}
-        assert [body[_EXTRA_FLAGS] for _, body in ours] == [_FASTEST] * len(ours), topic
+    shard.write([(orders, 0)] * 3, more=[("text", two_symbols)])
+    shard.turn_until(lambda: shard.statistics.delivered == 3, "they do not leave")
+    ours = _transactional_batches(broker.data_dir, orders)
+    assert {codec for codec, _ in ours} == {_GZIP}
+    assert [body[_EXTRA_FLAGS] for _, body in ours] == [_FASTEST] * len(ours), "duewheel's bytes"
+    arrived = shard.arrived(orders)[0]
+    assert [dict(record.headers)["text"] for record in arrived] == [two_symbols] * 3
 
 
 def _transactional_batches(data_dir: Path, topic: str) -> list[tuple[int, bytes]]:

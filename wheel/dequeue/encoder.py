@@ -3,9 +3,9 @@
     1. the headers with the lateness are added (receipt_rows.py): the rows' sizes decide about some
     2. the fate of each row is decided (fate.py), and each is addressed by it (routing.py)
     3. the rows are grouped by topic-partition (partitioner.py), copies are signed
-    4. each group is encoded and cut into batches (schemas/wire/record_batch.py), and compressed
-       as its topic keeps it: the broker would compress a batch of another codec again, at a level
-       that the topic's owner chooses, while all others wait
+    4. each group is encoded and cut into batches (schemas/wire/record_batch.py), and those of
+       deliveries are compressed as their topic keeps them: the broker would compress a batch of
+       another codec again, at a level that the topic's owner chooses, while all others wait
     5. receipts are added (receipt_rows.py)
 
 An observer sees the rows between 3 and 4.
@@ -213,8 +213,7 @@ def encode(
     batches_of = split(rows, [group.end for group in groups], limits)
     for group, batches in zip(groups, batches_of, strict=True):
         is_delivery = not (rows.is_copy[first] or rows.dead_letter[first])
-        target = used_targets[group.topic]
-        codec = target.codec if is_delivery else target.own_codec
+        codec = used_targets[group.topic].codec if is_delivery else "none"
         for batch in batches:
             source = rows.source[first].as_py() if batch.count == 1 else None
             parts.append(Part(group.topic, group.partition, compress(batch, codec), source))

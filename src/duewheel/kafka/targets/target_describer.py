@@ -102,8 +102,8 @@ class TargetDescriber:
         config = settings.values
         bounds = [int(config[name]) for name in _BATCH_BOUNDS if name in config]
         kept = config.get(_CODEC, "producer")
-        own_codec = _OWN_CODECS.get(kept, "none")
-        codec = self._compression.of(topic.name) if kept == "producer" else own_codec
+        configured = self._compression.of(topic.name)
+        codec = configured if kept == "producer" else _OWN_CODECS.get(kept, "none")
         if codec != "none":
             bounds = list(map(_plain_bytes, bounds))
             bounds.append(
@@ -125,7 +125,6 @@ class TargetDescriber:
             closed_by=closed_by,
             slow_by=slow_by(settings),
             codec=codec,
-            own_codec=own_codec,
         )
 
 
