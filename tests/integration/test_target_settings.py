@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,10 +35,10 @@ from tests.soak.cluster import Cluster
 
 from duewheel.config.settings import load
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.log.compression import Compression
+from duewheel.kafka.log.compression import Compression, decompressed
 from duewheel.kafka.publish.transactional_ids import TransactionalIds
 from duewheel.kafka.targets.target_describer import SETTINGS
-from duewheel.schemas.wire.batch_header import HEADER, HEADER_BYTES, LENGTH_END
+from duewheel.schemas.wire.batch_reader import committed_batches
 from duewheel.schemas.wire.codec_names import Codec
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.dequeue.statistics import Statistics
@@ -47,14 +47,13 @@ pytestmark = pytest.mark.kafka
 
 BEFORE, AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 INDEX = "segment.index.bytes"
-_GZIP, _EXTRA_FLAGS, _FASTEST = 1, 8, 4  # the codec's number; gzip's header has the level
-_IN_TRANSACTION, _IS_MARKER = 1 << 4, 1 << 5  # attributes of a batch
+_EXTRA_FLAGS, _FASTEST = 8, 4  # gzip's header has the level
 USUAL = {BEFORE: str(2**63 - 1), AFTER: "3600000", INDEX: "10485760"}
 # With the worst values of index, flush, compaction, jitter, throttling and retention a transaction
 # of 100 partitions took as long as without, on one broker. Not measured: elections, deleted
 # tombstones, and tiered storage, which needs a plugin.
 HARMLESS = {
-    "compression.gzip.level",  # of batches that come in another codec
+    "compression.gzip.level",  # no effect on batches in the codec of the topic
     "compression.lz4.level",
     "compression.zstd.level",
     "delete.retention.ms",
@@ -78,13 +77,24 @@ HARMLESS = {
 }
 
 
-@pytest.fixture
-def shard(tmp_path: Path, broker: SharedBroker) -> Iterator[ProxiedShard]:
+@contextmanager
+def new_shard(
+    path: Path, broker: SharedBroker, compression: Compression | None = None
+) -> Iterator[ProxiedShard]:
     topics = FaultTopics.named(f"settings-{uuid.uuid4().hex[:8]}")
     topics.create(broker.bootstrap_servers)
-    shard = ProxiedShard(tmp_path, broker, broker.bootstrap_servers, topics)
-    yield shard
-    shard.stop()
+    place = (path, broker, broker.bootstrap_servers, topics)
+    shard = ProxiedShard(*place, compression=compression)
+    try:
+        yield shard
+    finally:
+        shard.stop()
+
+
+@pytest.fixture
+def shard(tmp_path: Path, broker: SharedBroker) -> Iterator[ProxiedShard]:
+    with new_shard(tmp_path, broker) as shard:
+        yield shard
 
 
 def test_each_setting_that_kafka_has_is_judged_or_does_no_harm(broker: SharedBroker) -> None:
@@ -180,25 +190,26 @@ def test_deliveries_come_in_the_codec_of_their_topic(
     two_symbols = "".join(random.Random(1).choices("01", k=300_000)).encode()
     shard.write([(orders, 0)] * 3, more=[("text", two_symbols)])
     shard.turn_until(lambda: shard.statistics.delivered == 3, "they do not leave")
-    ours = _transactional_batches(broker.data_dir, orders)
-    assert {codec for codec, _ in ours} == {_GZIP}
+    ours = _compressed(broker.data_dir, orders)
+    assert {codec for codec, _ in ours} == {"gzip"}
     assert [body[_EXTRA_FLAGS] for _, body in ours] == [_FASTEST] * len(ours), "duewheel's bytes"
     arrived = shard.arrived(orders)[0]
     assert [dict(record.headers)["text"] for record in arrived] == [two_symbols] * 3
 
 
-def _transactional_batches(data_dir: Path, topic: str) -> list[tuple[int, bytes]]:
-    """Codec and body of each batch of a transaction in a topic's files, without markers."""
-    found = []
-    for path in data_dir.rglob(f"{topic}-*/*.log"):
-        octets, at = path.read_bytes(), 0
-        while at < len(octets):
-            header = HEADER.unpack_from(octets, at)
-            end, attributes = at + LENGTH_END + header[1], header[5]
-            if attributes & _IN_TRANSACTION and not attributes & _IS_MARKER:
-                found.append((attributes & 7, octets[at + HEADER_BYTES : end]))
-            at = end
-    assert found, f"no batch in {topic}"
+def _compressed(data_dir: Path, topic: str) -> list[tuple[Codec, bytes]]:
+    """Codec and body of each batch in a topic's files, all of them compressed; without markers."""
+    found = list[tuple[Codec, bytes]]()
+
+    def decompress(codec: Codec, body: memoryview) -> bytes | bytearray:
+        found.append((codec, bytes(body)))
+        return decompressed(codec, body)
+
+    files = [path.read_bytes() for path in data_dir.rglob(f"{topic}-*/*.log")]
+    batches = [
+        each for file in files for each in committed_batches(memoryview(file), [], decompress)
+    ]
+    assert 0 < len(batches) == len(found), f"{topic} has batches without a codec"
     return found
 
 
@@ -207,30 +218,25 @@ def test_a_record_that_is_too_large_decompressed_aborts_no_transaction(
     tmp_path: Path, broker: SharedBroker, codec: Codec
 ) -> None:
     """Kafka checks its bytes if they come compressed."""
-    topics = FaultTopics.named(f"settings-{uuid.uuid4().hex[:8]}")
-    topics.create(broker.bootstrap_servers)
-    servers, orders, small = broker.bootstrap_servers, topics.orders, f"{topics.bills}.small"
-    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        config = {"max.decompressed.message.bytes": "6000"}
-        admin.create_topics({small: {"num_partitions": 1, "configs": config}})
-    shard = ProxiedShard(*(tmp_path, broker, servers, topics), compression=Compression(codec))
-    shard.start()
     sizes = range(5_500, 6_000, 10)
-    for size in sizes:
-        shard.write([(small, 0), (orders, 0)], padding=size)
 
     def has_left(statistics: Statistics) -> bool:
         letters = sum(statistics.dead_letters.values())
         return statistics.delivered + letters == 2 * len(sizes)
 
-    try:
+    with new_shard(tmp_path, broker, Compression(codec)) as shard:
+        orders, small = shard.topics.orders, f"{shard.topics.bills}.small"
+        with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+            config = {"max.decompressed.message.bytes": "6000"}
+            admin.create_topics({small: {"num_partitions": 1, "configs": config}})
+        shard.start()
+        for size in sizes:
+            shard.write([(small, 0), (orders, 0)], padding=size)
         shard.turn_until(lambda: has_left(shard.statistics), "some never leave")
         assert shard.statistics.doubts == 0
         assert len(shard.arrived(orders)[0]) == len(sizes)
         refused = shard.statistics.dead_letters.get("record_too_large", 0)
         assert (0 < refused < len(sizes)) if codec == "gzip" else not refused
-    finally:
-        shard.stop()
 
 
 @pytest.fixture

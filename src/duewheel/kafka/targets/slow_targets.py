@@ -29,7 +29,7 @@ _LEAST = {
     "max.message.bytes": 4_096,
     "max.decompressed.message.bytes": 4_096,
 }
-NAMES = (*_LEAST,)
+NAMES = tuple(_LEAST)
 _LOGGED_MAX = 1_000
 _SHOWN_MAX = 20
 
@@ -38,10 +38,9 @@ log = structlog.get_logger(__name__)
 
 def slow_by(settings: TopicSettings) -> str:
     """The topic's own setting, with its value, that makes appends slow; empty if there is none."""
-    own = {name: settings.values[name] for name in NAMES if name in settings.own}
     for name, least in _LEAST.items():
-        if name in own and int(own[name]) < least:
-            return f"{name}={own[name]}"
+        if name in settings.own and int(settings.values[name]) < least:
+            return f"{name}={settings.values[name]}"
     return ""
 
 

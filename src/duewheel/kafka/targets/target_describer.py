@@ -45,7 +45,6 @@ SETTINGS = (
     *TIMESTAMP_SETTINGS,
     *SLOW_SETTINGS,
 )
-_OWN_CODECS: Mapping[str, Codec] = {codec: codec for codec in CODECS if codec != "none"}
 # Also for names that no topic can have, without a request: over a name of more than 32 KiB a broker
 # drops the connection instead of refusing it.
 NONE_SUCH = Target(0, 0, refusal=Reason.UNKNOWN_TARGET_TOPIC)
@@ -101,9 +100,7 @@ class TargetDescriber:
         """
         config = settings.values
         bounds = [int(config[name]) for name in _BATCH_BOUNDS if name in config]
-        kept = config.get(_CODEC, "producer")
-        configured = self._compression.of(topic.name)
-        codec = configured if kept == "producer" else _OWN_CODECS.get(kept, "none")
+        codec = _codec(config.get(_CODEC, "producer"), self._compression.of(topic.name))
         if codec != "none":
             bounds = list(map(_plain_bytes, bounds))
             bounds.append(
@@ -126,6 +123,15 @@ class TargetDescriber:
             slow_by=slow_by(settings),
             codec=codec,
         )
+
+
+def _codec(kept: str, configured: Codec) -> Codec:
+    """The codec of deliveries to a topic with this `compression.type`: a broker compresses a batch
+    of another codec again, or decompresses it.
+    """
+    if kept == "producer":
+        return configured
+    return next((codec for codec in CODECS if codec == kept), "none")  # "uncompressed"
 
 
 def _plain_bytes(bytes_max: int) -> int:
