@@ -54,7 +54,7 @@ class Target:
     slow_by: str = ""  # its setting that makes appends slow; empty if there is none
     is_unknown: bool = False  # its metadata has not come yet, so the other values mean nothing
     batch_bytes: int = 0  # the size of its batches before compression
-    codec: Codec = "none"  # of its deliveries
+    codec: Codec = "none"  # of all batches to it
 
     @property
     def identity(self) -> tuple[str, int]:

@@ -118,7 +118,7 @@ def test_records_arrive_byte_for_byte(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_deliveries_are_compressed_and_their_dead_letters_are_not(
+def test_deliveries_are_compressed_as_configured_for_their_topic(
     broker: SharedBroker, names: Names, make: Make, codec: Codec
 ) -> None:
     """The broker reads every record of a compressed batch before it takes it."""

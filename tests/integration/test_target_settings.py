@@ -197,8 +197,44 @@ def test_deliveries_come_in_the_codec_of_their_topic(
     assert [dict(record.headers)["text"] for record in arrived] == [two_symbols] * 3
 
 
-def _compressed(data_dir: Path, topic: str) -> list[tuple[Codec, bytes]]:
-    """Codec and body of each batch in a topic's files, all of them compressed; without markers."""
+def test_the_codec_of_a_topic_counts_more_than_the_configured_one(
+    tmp_path: Path, broker: SharedBroker
+) -> None:
+    with new_shard(tmp_path, broker, Compression("lz4")) as shard:
+        orders, bills = shard.topics.orders, shard.topics.bills
+        alter(broker.bootstrap_servers, orders, {"compression.type": "uncompressed"})
+        shard.start()
+        shard.write([(orders, 0), (bills, 0)])
+        shard.turn_until(lambda: shard.statistics.delivered == 2, "they do not leave")
+        assert not _compressed(broker.data_dir, orders, plain=1)
+        assert [codec for codec, _ in _compressed(broker.data_dir, bills)] == ["lz4"]
+
+
+def test_copies_come_in_the_codec_of_their_timer_topic_also_those_that_were_held(
+    shard: ProxiedShard, broker: SharedBroker
+) -> None:
+    """The state topic holds the batch of a copy without its codec."""
+    timers, bills = shard.topics.timers, shard.topics.bills
+    servers, text = broker.bootstrap_servers, ("text", bytes(10_000))
+    for number in range(2):
+        shard.write([(bills, number)], home=number, more=[text])
+    alter(servers, bills, {BEFORE: "0"})
+    alter(servers, timers, {INDEX: "8", "compression.type": "gzip"})
+    shard.start()
+    shard.turn_until(lambda: shard.copies_held == 2, "no copies are held")
+    alter(servers, timers, {INDEX: USUAL[INDEX]})
+    shard.turn_until(lambda: shard.copies_held == 0, "the copies stay in the state topic")
+    shard.turn_until(lambda: shard.statistics.parked[bills] >= 6, "none is written at once")
+    alter(servers, bills, {BEFORE: USUAL[BEFORE]})
+    shard.turn_until(lambda: shard.statistics.delivered == 2, "they never come")
+    copies = _compressed(broker.data_dir, timers, plain=2)
+    assert [(codec, body[_EXTRA_FLAGS]) for codec, body in copies] == [("gzip", _FASTEST)] * 6
+    arrived = [record for some in shard.arrived(bills).values() for record in some]
+    assert [dict(record.headers)["text"] for record in arrived] == [text[1]] * 2
+
+
+def _compressed(data_dir: Path, topic: str, plain: int = 0) -> list[tuple[Codec, bytes]]:
+    """Codec and body of each compressed batch in a topic's files, beside so many others."""
     found = list[tuple[Codec, bytes]]()
 
     def decompress(codec: Codec, body: memoryview) -> bytes | bytearray:
@@ -209,7 +245,7 @@ def _compressed(data_dir: Path, topic: str) -> list[tuple[Codec, bytes]]:
     batches = [
         each for file in files for each in committed_batches(memoryview(file), [], decompress)
     ]
-    assert 0 < len(batches) == len(found), f"{topic} has batches without a codec"
+    assert 0 < len(batches) == len(found) + plain, f"{topic} has more batches without a codec"
     return found
 
 

@@ -3,9 +3,7 @@
     1. the headers with the lateness are added (receipt_rows.py): the rows' sizes decide about some
     2. the fate of each row is decided (fate.py), and each is addressed by it (routing.py)
     3. the rows are grouped by topic-partition (partitioner.py), copies are signed
-    4. each group is encoded and cut into batches (schemas/wire/record_batch.py), and those of
-       deliveries are compressed as their topic keeps them: the broker would compress a batch of
-       another codec again, at a level that the topic's owner chooses, while all others wait
+    4. each group is encoded and cut into batches (schemas/wire/record_batch.py)
     5. receipts are added (receipt_rows.py)
 
 An observer sees the rows between 3 and 4.
@@ -33,7 +31,6 @@ from duewheel.schemas.wire.record_batch import split
 from duewheel.wheel.dequeue.partitioner import Group, grouped
 from duewheel.wheel.dequeue.receipt_rows import (
     NO_RECEIPTS,
-    Compress,
     Receipts,
     receipt_partitions,
     receipt_parts,
@@ -77,7 +74,6 @@ class Encoder:
         refused: Callable[[], frozenset[bytes]],
         dead_letter_topic: str,
         chance: random.Random,
-        compress: Compress,
         receipts: Receipts,
         paused: Callable[[], PausedTimers] = lambda: NONE_PAUSED,
         observer: Observer | None = None,
@@ -93,7 +89,6 @@ class Encoder:
         self._recall, self._refused = recall, refused
         self._dead_letter_topic = dead_letter_topic
         self._chance = chance
-        self._compress = compress
         self._receipts = receipts
         self._paused = paused
         self._observer = observer
@@ -167,7 +162,6 @@ class Encoder:
             now_ms,
             self.copy_key,
             self._receipts,
-            self._compress,
             self._paused(),
             self._observer,
         )
@@ -182,7 +176,6 @@ def encode(
     now_ms: int,
     copy_key: bytes = b"",
     receipts: Receipts = NO_RECEIPTS,
-    compress: Compress = lambda batch, _: batch,
     paused: PausedTimers = NONE_PAUSED,
     observer: Observer | None = None,
 ) -> Encoded:
@@ -212,11 +205,9 @@ def encode(
     parts, first = [], 0
     batches_of = split(rows, [group.end for group in groups], limits)
     for group, batches in zip(groups, batches_of, strict=True):
-        is_delivery = not (rows.is_copy[first] or rows.dead_letter[first])
-        codec = used_targets[group.topic].codec if is_delivery else "none"
         for batch in batches:
             source = rows.source[first].as_py() if batch.count == 1 else None
-            parts.append(Part(group.topic, group.partition, compress(batch, codec), source))
+            parts.append(Part(group.topic, group.partition, batch, source))
             first += batch.count
     destination: Int64 = np.repeat(np.arange(len(groups)), [g.end - g.first for g in groups])
     writes = Writes(order, destination)
@@ -224,7 +215,7 @@ def encode(
         target = used_targets[receipts.topic]
         partition = receipt_partitions(rows, delivered, target)
         parts += receipt_parts(
-            *(rows, groups, destination, delivered, partition), receipts.topic, target, compress
+            *(rows, groups, destination, delivered, partition), receipts.topic, target
         )
         writes = Writes(
             np.concatenate([order, order[delivered]]),

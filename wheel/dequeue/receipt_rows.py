@@ -24,8 +24,7 @@ from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import EMPTY, choose, decimals, join, take
 from duewheel.schemas.hashing import key_hashes
 from duewheel.schemas.receipts import receipt_bodies
-from duewheel.schemas.wire.codec_names import Codec
-from duewheel.schemas.wire.record_batch import Batch, split_records
+from duewheel.schemas.wire.record_batch import split_records
 from duewheel.schemas.wire.record_codec import Records, framed, header_name
 from duewheel.wheel.dequeue.partitioner import Group
 from duewheel.wheel.encoded import Part
@@ -34,8 +33,6 @@ from duewheel.wheel.target_rules import Target
 # Rows are encoded ahead of their transaction. Once they are older than this, they are encoded
 # again: after an outage of Kafka the headers would be wrong by its length.
 LATENESS_ERROR_MAX_MS = 1_000
-
-Compress = Callable[[Batch, Codec], Batch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +108,6 @@ def receipt_parts(
     partition: Int32,
     topic: str,
     target: Target,
-    compress: Compress,
 ) -> list[Part]:
     """The batches of the receipts.
 
@@ -134,7 +130,7 @@ def receipt_parts(
     ends = [*firsts[1:].tolist(), len(partition)]
     limits = [target.batch_bytes] * len(ends)
     return [
-        Part(topic, number, compress(batch, target.codec), source=None)
+        Part(topic, number, batch, source=None)
         for number, batches in zip(
             numbers.tolist(), split_records(Records(bodies), ends, limits), strict=True
         )

@@ -364,7 +364,7 @@ class DequeueSection(Section):
     hot_slot_window: Duration = timedelta(minutes=1)
     """The time over which the excess is spread; at most `timer.roll_window` less a slot."""
     compression: Codec = "none"
-    """The compression of deliveries, replies and receipts, to topics without [one of their
+    """The compression of all batches to topics without [one of their
     own](kafka.md#settings-of-targets).
     """
     compression_by_topic: TopicTable[Codec] = Field(default_factory=dict)

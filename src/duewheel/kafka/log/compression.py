@@ -1,11 +1,10 @@
-"""Compresses deliveries, one record batch at a time, as configured for their topics, or as these
-keep them; and reads compressed batches of any producer.
+"""Compresses the batches of dequeue, and reads compressed batches of any producer.
 
-Copies and dead letters are not compressed: the state topic may have to hold a copy, and does not
-keep its codec. The encoders are kafka-python's, because Kafka's own clients refuse other variants
-of the same formats, such as lz4 frames with linked blocks. But its gzip takes 3.5 s for a MiB of
-two symbols, for which all others would wait: the lowest level takes 30 ms at most, whatever the
-bytes are.
+The codec is that of `compression.type` of the topic, else the configured one: the broker would
+compress a batch of another codec again, at a level that the topic's owner chooses, while all others
+wait. The encoders are kafka-python's, because Kafka's own clients refuse other variants of the same
+formats, such as lz4 frames with linked blocks. But its gzip takes 3.5 s for a MiB of two symbols:
+the lowest level takes 30 ms at most, whatever the bytes are.
 """
 
 from __future__ import annotations

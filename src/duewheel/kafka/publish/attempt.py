@@ -13,6 +13,7 @@ from kafka import KafkaAdminClient
 
 from duewheel.checkpoints.progress import Progress
 from duewheel.deadline import Deadline
+from duewheel.kafka.log.compression import compressed
 from duewheel.kafka.publish.fenced_session import FencedSession
 from duewheel.kafka.publish.held_queue import (
     BATCHES_AT_ONCE,
@@ -108,11 +109,14 @@ class AttemptMaker:
 
 
 def batches_of(
-    attempt: PublishAttempt, session: FencedSession
+    attempt: PublishAttempt, session: FencedSession, catalog: TargetCatalog
 ) -> Iterator[tuple[TopicPartition, Batch]]:
-    """The batches in order; the progress is last."""
+    """The batches in order, each in the codec of its topic; the progress is last. Not sooner: a
+    record of the state topic holds a batch without its codec.
+    """
+    targets = catalog.recall(dict.fromkeys(part.topic for part in attempt.parts))
     for part in attempt.parts:
-        yield (part.topic, part.partition), part.batch
+        yield (part.topic, part.partition), compressed(part.batch, targets[part.topic].codec)
     for record in (*attempt.records, session.record_of(attempt.progress)):
         yield session.shard_progress.partition, record
 

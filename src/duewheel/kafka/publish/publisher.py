@@ -55,7 +55,7 @@ from duewheel.deadline import DeadlineExceeded
 from duewheel.errors import DuewheelError, PublishDoubt, TransactionTooSlow
 from duewheel.kafka.connect.clients import KafkaClients
 from duewheel.kafka.ledger import producer_internals as internals
-from duewheel.kafka.log.compression import Compression, compressed
+from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.publish.attempt import AttemptMaker, batches_of
 from duewheel.kafka.publish.failed_batches import FailedBatches
 from duewheel.kafka.publish.fenced_session import FencedSession, ShardNames
@@ -144,7 +144,6 @@ class KafkaPublisher:
             lambda: self._refusals.refused,
             names.dead_letter_topic,
             random.Random(),
-            compressed,
             receipts,
             lambda: self._resting.beside(hooks.paused()),
             hooks.observer,
@@ -232,7 +231,7 @@ class KafkaPublisher:
 
     def _transact(self, attempt: PublishAttempt) -> int | None:
         """Steps 1 to 3 of the module's head; returns the brokers' clock, if it is in the reply."""
-        batches = batches_of(attempt, self._session)
+        batches = list(batches_of(attempt, self._session, self._catalog))
         began_ms = self._record_clock.boottime_ms()
         now_ms = self._record_clock.now_ms(attempt.due_ms)
 

@@ -126,8 +126,8 @@ class TargetDescriber:
 
 
 def _codec(kept: str, configured: Codec) -> Codec:
-    """The codec of deliveries to a topic with this `compression.type`: a broker compresses a batch
-    of another codec again, or decompresses it.
+    """The codec of batches to a topic with this `compression.type`: a broker compresses a batch of
+    another codec again, or decompresses it.
     """
     if kept == "producer":
         return configured

@@ -12,7 +12,6 @@ from tests.harness.deliveries import rows
 
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.log.compression import compressed
 from duewheel.schemas.batches import NO_PARTITION, Deliveries
 from duewheel.wheel.dequeue.encoder import Encoder, encode
 from duewheel.wheel.dequeue.receipt_rows import Receipts
@@ -72,7 +71,7 @@ def test_the_dead_letter_topic_matters_only_if_there_are_dead_letters() -> None:
 def test_copies_are_signed_by_the_key_of_the_progress() -> None:
     """Also what was encoded ahead by another key, or by none; messages have no MAC."""
     sent = rolled_copies(rows(["a", "a"], [0, 1]), np.array([False, True]))
-    encoder = Encoder(all_there, frozenset, "dead", random.Random(0), compressed, Receipts())
+    encoder = Encoder(all_there, frozenset, "dead", random.Random(0), Receipts())
     ahead = encoder.prepare(sent, NOW_MS)
     assert ahead.encoded is not None
     assert signed_topics(ahead.encoded) == []
@@ -87,7 +86,7 @@ def test_copies_are_signed_by_the_key_of_the_progress() -> None:
 
 def test_what_was_encoded_before_a_pause_is_encoded_again() -> None:
     now = [NONE_PAUSED]
-    given = all_there, frozenset, "dead", random.Random(0), compressed, Receipts()
+    given = all_there, frozenset, "dead", random.Random(0), Receipts()
     encoder = Encoder(*given, paused=lambda: now[0])
     ahead = encoder.prepare(rows(["a", "b"], [0, 1]), NOW_MS)
     now[0] = PausedTimers(targets=frozenset("a"))

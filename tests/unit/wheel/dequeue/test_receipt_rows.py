@@ -13,7 +13,6 @@ from kafka.partitioner.default import murmur2
 from kafka.record import MemoryRecords
 from tests.harness.deliveries import rows
 
-from duewheel.kafka.log.compression import compressed
 from duewheel.schemas.batches import Deliveries
 from duewheel.schemas.columns import binary
 from duewheel.schemas.receipts import Receipt
@@ -218,7 +217,7 @@ def all_there(topics: Sequence[str]) -> Mapping[str, Target]:
 def test_lateness_of_rows_that_have_waited_for_kafka_is_encoded_again() -> None:
     chosen = Receipts(lateness_headers=frozenset(["timers"]))
     for receipts, is_old in ((chosen, True), (Receipts(), False)):
-        encoder = Encoder(all_there, frozenset, "dead", random.Random(0), compressed, receipts)
+        encoder = Encoder(all_there, frozenset, "dead", random.Random(0), receipts)
 
         ahead = encoder.prepare(replace(rows(["a"], [0]), due_ms=np.array([NOW_MS])), NOW_MS)
         just = NOW_MS + LATENESS_ERROR_MAX_MS
