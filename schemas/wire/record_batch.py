@@ -39,12 +39,6 @@ class Batch:
     body: memoryview
     count: int  # number of records
     codec: Codec = "none"
-    compressed_from: int = 0  # their size before compression, 0 if they are not compressed
-
-    @property
-    def plain_bytes(self) -> int:
-        """Size of the records without compression."""
-        return self.compressed_from or len(self.body)
 
 
 def bytes_alone(deliveries: Deliveries) -> Int64:

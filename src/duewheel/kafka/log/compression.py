@@ -84,8 +84,7 @@ def compressed(batch: Batch, codec: Codec) -> Batch:
     """The batch with its records compressed, also if that makes it no smaller."""
     if codec == "none":
         return batch
-    body = _ENCODERS[codec](batch.body)
-    return replace(batch, body=memoryview(body), codec=codec, compressed_from=len(batch.body))
+    return replace(batch, body=memoryview(_ENCODERS[codec](batch.body)), codec=codec)
 
 
 def decompressed(

@@ -40,7 +40,7 @@ class RefusalLimits:
 
     def note_refusal(self, sent: Part, error: Exception) -> None:
         """Notes a limit, by a batch whose content was refused; it can be divided."""
-        size = HEADER_BYTES + sent.batch.plain_bytes
+        size = HEADER_BYTES + len(sent.batch.body)
         if sent.source is None:
             self._batch_bytes.put(sent.topic, size // 2, _AGE_S)
         elif isinstance(error, TOO_LARGE):

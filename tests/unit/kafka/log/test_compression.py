@@ -25,7 +25,7 @@ def test_a_compressed_batch_reads_as_before(codec: Codec) -> None:
     keys, value = [b"%d" % i for i in range(900)], b"reminder " * 30
     plain = several(keys, value)  # more than one block of lz4
     batch = compressed(plain, codec)
-    assert (batch.codec, batch.count, batch.plain_bytes) == (codec, 900, len(plain.body))
+    assert (batch.codec, batch.count) == (codec, 900)
     assert (len(batch.body) < len(plain.body)) == (codec != "none")
     sealed = seal(batch.body, batch.count, timestamp_ms=1, codec=batch.codec)
     records = list(MemoryRecords(bytes(sealed)).next_batch())
