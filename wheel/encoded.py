@@ -13,6 +13,7 @@ import numpy as np
 
 from duewheel.checkpoints.pauses import NONE_PAUSED, PausedTimers
 from duewheel.schemas.arrays import Int64
+from duewheel.schemas.wire.codec_names import Codec
 from duewheel.schemas.wire.record_batch import Batch
 from duewheel.wheel.target_rules import Target
 
@@ -58,6 +59,7 @@ class Part:
     partition: int
     batch: Batch
     source: bytes | None  # TIMER_SOURCE of its record if it has only one
+    codec: Codec = "none"  # in which it is sent; the batch itself is not compressed
     is_whole: bool = False  # a batch of held copies, which cannot be divided (held_queue.py)
 
 

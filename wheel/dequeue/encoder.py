@@ -205,9 +205,10 @@ def encode(
     parts, first = [], 0
     batches_of = split(rows, [group.end for group in groups], limits)
     for group, batches in zip(groups, batches_of, strict=True):
+        codec = used_targets[group.topic].codec
         for batch in batches:
             source = rows.source[first].as_py() if batch.count == 1 else None
-            parts.append(Part(group.topic, group.partition, batch, source))
+            parts.append(Part(group.topic, group.partition, batch, source, codec))
             first += batch.count
     destination: Int64 = np.repeat(np.arange(len(groups)), [g.end - g.first for g in groups])
     writes = Writes(order, destination)

@@ -130,7 +130,7 @@ def receipt_parts(
     ends = [*firsts[1:].tolist(), len(partition)]
     limits = [target.batch_bytes] * len(ends)
     return [
-        Part(topic, number, batch, source=None)
+        Part(topic, number, batch, None, target.codec)
         for number, batches in zip(
             numbers.tolist(), split_records(Records(bodies), ends, limits), strict=True
         )

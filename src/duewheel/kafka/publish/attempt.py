@@ -105,18 +105,19 @@ class AttemptMaker:
         closed = closed_to_copies(partitions, targets, progress, ends)
         free = progress.held.keys() - closed
         bounds = Bounds.beside(parts, self._moves_max)
-        return fetch_moves(self._reader, self._state_partition, progress, free, bounds), closed
+        moves = fetch_moves(self._reader, self._state_partition, progress, free, bounds)
+        moved = [replace(part, codec=targets[part.topic].codec) for part in moves.parts]
+        return replace(moves, parts=moved), closed
 
 
 def batches_of(
-    attempt: PublishAttempt, session: FencedSession, catalog: TargetCatalog
+    attempt: PublishAttempt, session: FencedSession
 ) -> Iterator[tuple[TopicPartition, Batch]]:
-    """The batches in order, each in the codec of its topic; the progress is last. Not sooner: a
-    record of the state topic holds a batch without its codec.
+    """The batches in order, each in the codec of its topic; the progress is last. None is compressed
+    before: a record of the state topic holds a batch without its codec.
     """
-    targets = catalog.recall(dict.fromkeys(part.topic for part in attempt.parts))
     for part in attempt.parts:
-        yield (part.topic, part.partition), compressed(part.batch, targets[part.topic].codec)
+        yield (part.topic, part.partition), compressed(part.batch, part.codec)
     for record in (*attempt.records, session.record_of(attempt.progress)):
         yield session.shard_progress.partition, record
 
