@@ -113,8 +113,8 @@ class AttemptMaker:
 def batches_of(
     attempt: PublishAttempt, session: FencedSession
 ) -> Iterator[tuple[TopicPartition, Batch]]:
-    """The batches in order, each in the codec of its topic; the progress is last. None is compressed
-    before: a record of the state topic holds a batch without its codec.
+    """The batches in order, each in the codec of its topic; the progress is last. None is
+    compressed before: a record of the state topic holds a batch without its codec.
     """
     for part in attempt.parts:
         yield (part.topic, part.partition), compressed(part.batch, part.codec)
