@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from duewheel.runtime.process_restart import KeptProcess
 log = structlog.get_logger(__name__)
 
 STOP_S = 8.0  # from SIGTERM to SIGKILL
-_LOCK_STUCK_S = 5.0  # without processor time
+_LOCK_STUCK_S = 5.0  # without need of a processor
 _LOCK_LONGEST_S = 120.0
 _RUN_LOCK_S = 1.0  # a killed predecessor has released it by then
 _POLL_S = 0.1
@@ -170,13 +170,15 @@ class _Claim:
 class _LockWatch:
     """Kills a child that keeps engine.lock and does nothing.
 
-    One that uses the processor is at work: after a loss, a cancel may stop millions of timers in
-    one batch. Killed, it would begin with the same batch again and again.
+    One that uses a processor, or waits for one on a busy host, is at work: after a loss, a cancel
+    may stop millions of timers in one batch. Killed, it would begin with the same batch again and
+    again.
     """
 
     def __init__(self, data_dir: Path) -> None:
         self._lock = FileLock(data_dir / ENGINE_LOCK)
-        self._taken: tuple[int, float, float] | None = None  # holder, when, and its processor time
+        # Holder, and when it took the lock; when that was seen, and the holder's `_worked_s`
+        self._taken: tuple[tuple[int, int], float, float] | None = None
 
     def poll(self, children: list[int]) -> None:
         """Called several times a second."""
@@ -184,9 +186,9 @@ class _LockWatch:
             self._taken = None
             return
         holder, now_s = self._lock.holder(), time.monotonic()
-        worked_s = _processor_s(holder)
-        if self._taken is None or self._taken[0] != holder:
-            self._taken = holder, now_s, worked_s
+        taken, worked_s = (holder, self._lock.taken_ns()), _worked_s(holder)
+        if self._taken is None or self._taken[0] != taken:
+            self._taken = taken, now_s, worked_s
         elif holder in children:
             _, since_s, before_s = self._taken
             held_s = now_s - since_s
@@ -197,9 +199,17 @@ class _LockWatch:
                 self._taken = None
 
 
-def _processor_s(pid: int) -> float:
-    """Returns the processor time of a process; 0 if it has ended."""
+def _worked_s(pid: int) -> float:
+    """Returns the processor time of a process, and the time that its threads have waited for a
+    processor, if the kernel counts that; 0 if it has ended.
+    """
     with suppress(psutil.Error):
         times = psutil.Process(pid).cpu_times()
-        return float(times.user + times.system)
+        return float(times.user + times.system) + sum(_waits_s(pid))
     return 0.0
+
+
+def _waits_s(pid: int) -> Iterator[float]:
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            yield int(file.read_text().split()[1]) / 1e9
