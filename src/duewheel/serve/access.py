@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import hmac
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -31,13 +33,16 @@ from duewheel.api.topics import ALL_TOPICS, TopicScope
 from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.config.settings import Settings
 from duewheel.errors import ConfigError
-from duewheel.serve.problems import Refused
+from duewheel.serve.problems import Refused, busy
 
 log = structlog.get_logger(__name__)
 
 TOKEN_CHARACTERS_MIN = 16  # a name has fewer: else a line without one would show its token as such
+CALLER_REQUESTS_MAX = 64  # at a time: half of those of all (gate.py)
 _USER_MAX = 256
 
+# Of the token whose request is answered; bulkhead.py bounds the requests of each
+calling_name: ContextVar[str] = ContextVar("calling_name", default="")
 _bearer = HTTPBearer(
     auto_error=False, scheme_name="token", description="a token of serve.token_file"
 )
@@ -139,13 +144,14 @@ def warn_of_doubts(access: Access, settings: Settings) -> None:
             )
 
 
-async def may_read(request: Request, credentials: Credentials) -> None:
+async def may_read(request: Request, credentials: Credentials) -> AsyncIterator[None]:
     """Refuses a read without a valid token."""
     access: Access = request.app.state.access
-    request.state.caller = _require(credentials, access.read, access.change)
+    with _admitted(request, _require(credentials, access.read, access.change)):
+        yield
 
 
-async def may_change(request: Request, credentials: Credentials) -> None:
+async def may_change(request: Request, credentials: Credentials) -> AsyncIterator[None]:
     """Refuses a change without a valid token; all changes if there is no token."""
     access: Access = request.app.state.access
     if access.change is None:
@@ -158,7 +164,23 @@ async def may_change(request: Request, credentials: Credentials) -> None:
     caller = _require(credentials, access.change)
     header = access.user_headers.get(caller.name)
     user = None if header is None else _user(request, header)
-    request.state.caller = replace(caller, user=user)
+    with _admitted(request, replace(caller, user=user)):
+        yield
+
+
+@contextmanager
+def _admitted(request: Request, caller: Caller) -> Iterator[None]:
+    """Around the answer to a caller; it is refused if the caller has too many requests."""
+    requests: Counter[str] = request.app.state.requests
+    if requests[caller.name] >= CALLER_REQUESTS_MAX:
+        raise busy(f"{requests[caller.name]} requests with this token are waiting")
+    request.state.caller = caller
+    calling_name.set(caller.name)
+    requests[caller.name] += 1
+    try:
+        yield
+    finally:
+        requests[caller.name] -= 1
 
 
 async def caller_of(request: Request) -> Caller:

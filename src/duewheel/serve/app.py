@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -82,6 +83,7 @@ def make_app(settings: Settings, clock: Clock, access: Access) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.access = access
+    app.state.requests = Counter[str]()  # being answered, by the name of their token
     metrics = ServeMetrics(settings, clock, statistics)
     app.state.service = Service(settings, clock, view, writer, recorder, metrics)
     app.include_router(page.router)

@@ -1,12 +1,15 @@
 """A bulkhead: threads for some kinds of calls, which so take none from calls of other kinds, and
 a bound on the requests that wait for them. service.py has all of them.
+
+One caller (access.py) never has all threads of a bulkhead, unless it has only one, and its requests
+wait in a line of their own, so they delay no others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -16,6 +19,7 @@ from anyio import CapacityLimiter
 from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile, RecoveryPending, Unacknowledged
 from duewheel.ops.files import files_identity
+from duewheel.serve.access import calling_name
 from duewheel.serve.problems import Stopping, busy
 from duewheel.threads import beside
 
@@ -37,14 +41,20 @@ class Bulkhead:
     """See the module's head.
 
     Attributes:
-        waiting_max: further requests are refused: those for one bulkhead must not take the room of
-            all others in the gate (gate.py).
+        waiting_max: further requests of a caller are refused: those for one bulkhead must not take
+            the room of all others.
     """
 
     settings: Settings
     stop: asyncio.Event  # of the server
     threads: CapacityLimiter
     waiting_max: int
+    _lines: dict[str, CapacityLimiter] = field(default_factory=dict)  # by the caller's name
+
+    def line_of(self, caller: str) -> CapacityLimiter:
+        """Limits the threads that this caller has at a time."""
+        most = max(1, int(self.threads.total_tokens) - 1)
+        return self._lines.setdefault(caller, CapacityLimiter(most))
 
     def lane(
         self, first: S, at_stop: AtStop, require_files: Callable[[], None] | None = None
@@ -70,7 +80,7 @@ class Lane(Generic[S]):
         """Runs a call in a thread of its own, and returns its result.
 
         Raises:
-            Refused: too many wait already.
+            Refused: too many of the caller wait already.
             Stopping: the server stops: the call has not begun, or can be repeated.
             Unacknowledged: the server stops, and the call may have written.
             NoDataDirectory: it needs files, and there are none yet.
@@ -82,10 +92,11 @@ class Lane(Generic[S]):
         """
         made = partial(call, self.first, *args, **named)
         threads, stop = self.bulkhead.threads, self.bulkhead.stop
-        waiting = threads.statistics().tasks_waiting
+        line = self.bulkhead.line_of(calling_name.get())
+        waiting = line.statistics().tasks_waiting
         if waiting >= self.bulkhead.waiting_max:
             raise busy(f"{waiting} such requests are waiting")
-        async with threads:
+        async with line, threads:
             is_awaited = self.at_stop is AtStop.WAITS
             if stop.is_set() and not is_awaited:
                 raise Stopping("the server stops: nothing was written")

@@ -24,7 +24,7 @@ from tests.harness.served import (
 from duewheel.config.keys_and_defaults import ServeSection
 from duewheel.errors import ConfigError
 from duewheel.schemas.topic_scope import TopicScope
-from duewheel.serve import gate
+from duewheel.serve import access, gate
 from duewheel.serve.access import Access, Caller, warn_of_doubts
 from duewheel.serve.server import listening, run_serve
 
@@ -157,6 +157,27 @@ def test_requests_at_a_time_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(gate, "REQUESTS_MAX", 1)
         for _ in range(3):  # each is counted until it is answered
             assert client.get("/v1/timers").json()["code"] == "no_data_directory"
+
+
+def test_requests_with_one_token_leave_room_for_those_with_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "CALLER_REQUESTS_MAX", 1)
+    teams = {TOKEN.encode(): Caller("ana"), READ_TOKEN.encode(): Caller("ben")}
+    with served(settings_of(tmp_path), Access(teams, teams)) as client:
+        requests = client.app.state.requests  # type: ignore[attr-defined]
+        for _ in range(3):  # each is counted until it is answered
+            answer = client.get("/v1/timers", headers=bearer(TOKEN))
+            assert answer.json()["code"] == "no_data_directory"
+        requests["ana"] += 1
+        for response in (
+            client.get("/v1/timers", headers=bearer(TOKEN)),
+            client.post("/v1/timers", json=NEW, headers=bearer(TOKEN)),
+        ):
+            assert (response.status_code, response.json()["code"]) == (503, "busy")
+        answer = client.get("/v1/timers", headers=bearer(READ_TOKEN))
+        assert answer.json()["code"] == "no_data_directory"
+        assert requests == {"ana": 1, "ben": 0}
 
 
 def test_responses_are_not_cached(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ from fastapi.testclient import TestClient
 from starlette.requests import ClientDisconnect
 from tests.harness.launcher import wait_until
 from tests.harness.local_world import NOW_MS, LocalWorld
-from tests.harness.served import COUNT, fill, served, settings_of
+from tests.harness.served import COUNT, READ_TOKEN, TOKEN, bearer, fill, served, settings_of
 from tests.harness.timer_rows import P0, TimerRow, timer_batch
 
 from duewheel.api.messages import BODY_BYTES, HEADERS_SHOWN
-from duewheel.api.requests import BulkCancel
+from duewheel.api.requests import BulkCancel, TimerQuery
 from duewheel.api.timers import PendingStats, TimerList
 from duewheel.checkpoints.state_file import Damage, State
 from duewheel.config.settings import load
@@ -42,6 +42,7 @@ from duewheel.ops.timers import pending_histogram
 from duewheel.schemas.columns import binary
 from duewheel.schemas.wire.record_codec import framed_bytes
 from duewheel.serve import shard
+from duewheel.serve.access import Access, Caller
 from duewheel.serve.service import READS_MAX, WAITING_MAX
 
 
@@ -143,6 +144,46 @@ def test_requests_for_one_thing_leave_room_for_others(
         assert client.get("/v1/status").status_code == 200
     codes = sorted(each.result().json()["code"] for each in polls)
     assert codes == ["busy"] * many + ["invalid_request"] * many
+
+
+def test_the_reads_of_one_caller_neither_refuse_nor_delay_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 slow reads at a time made all reads of another team `busy`, and so for as long as the
+    first repeated them.
+    """
+    teams = {TOKEN.encode(): Caller("ana"), READ_TOKEN.encode(): Caller("ben")}
+    may_end, refused, page_of = Event(), Semaphore(0), timers.page_of
+
+    def slow_for_a_key(of: Any, wanted: TimerQuery, **named: Any) -> Any:
+        if wanted.key is None:
+            return page_of(of, wanted, **named)
+        may_end.wait()
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(timers, "page_of", slow_for_a_key)
+    many, waiting = 40, READS_MAX - 1 + WAITING_MAX
+    settings = settings_of(tmp_path)
+    fill(settings)
+    with (
+        served(settings, Access(None, teams)) as client,
+        ThreadPoolExecutor(many) as pool,
+        ExitStack() as ending,
+    ):
+        ending.callback(may_end.set)
+
+        def ask() -> Any:
+            answer = client.get("/v1/timers?key=k", headers=bearer(TOKEN))
+            refused.release()
+            return answer
+
+        polls = [pool.submit(ask) for _ in range(many)]
+        for _ in range(many - waiting):
+            refused.acquire()
+        assert client.get("/v1/timers", headers=bearer(READ_TOKEN)).status_code == 200
+        may_end.set()
+    codes = sorted(each.result().json()["code"] for each in polls)
+    assert codes == ["busy"] * (many - waiting) + ["invalid_request"] * waiting
 
 
 def test_filters_hold_together(client: TestClient) -> None:

@@ -46,5 +46,5 @@ def test_a_stop_does_not_wait_for_kafka(tmp_path: Path) -> None:
                 assert (answer.status_code, answer.json()["code"]) == (503, "stopping")
     assert process.exit_code == 0, tail(log)
     assert took_s < 6, tail(log)
-    # Eight were begun; nothing invites to write these again.
-    assert sorted(answers) == ["stopping"] * 2 + ["unacknowledged"] * 8
+    # One token never has all eight threads. Nothing invites to write those that were begun again.
+    assert sorted(answers) == ["stopping"] * 3 + ["unacknowledged"] * 7
