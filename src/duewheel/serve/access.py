@@ -41,8 +41,6 @@ TOKEN_CHARACTERS_MIN = 16  # a name has fewer: else a line without one would sho
 CALLER_REQUESTS_MAX = 64  # at a time: half of those of all (gate.py)
 _USER_MAX = 256
 
-# Of the token whose request is answered; bulkhead.py bounds the requests of each
-calling_name: ContextVar[str] = ContextVar("calling_name", default="")
 _bearer = HTTPBearer(
     auto_error=False, scheme_name="token", description="a token of serve.token_file"
 )
@@ -60,6 +58,8 @@ class Caller:
     user: str | None = None
 
 
+# Of the request that is answered; None: it needs no token
+admitted_caller: ContextVar[Caller | None] = ContextVar("admitted_caller", default=None)
 Tokens = Mapping[bytes, Caller]
 
 
@@ -174,8 +174,7 @@ def _admitted(request: Request, caller: Caller) -> Iterator[None]:
     requests: Counter[str] = request.app.state.requests
     if requests[caller.name] >= CALLER_REQUESTS_MAX:
         raise busy(f"{requests[caller.name]} requests with this token are waiting")
-    request.state.caller = caller
-    calling_name.set(caller.name)
+    admitted_caller.set(caller)
     requests[caller.name] += 1
     try:
         yield
@@ -187,7 +186,7 @@ async def caller_of(request: Request) -> Caller:
     """Who sends a request that is admitted. Where reads need no token, one that is given bounds
     them nevertheless: so the page of a team shows the timers that its changes can reach.
     """
-    caller: Caller | None = getattr(request.state, "caller", None)
+    caller = admitted_caller.get()
     if caller is None:
         access: Access = request.app.state.access
         given = _matching(await _bearer(request), access.change)

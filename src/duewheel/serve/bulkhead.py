@@ -19,7 +19,7 @@ from anyio import CapacityLimiter
 from duewheel.config.settings import Settings
 from duewheel.errors import CorruptFile, RecoveryPending, Unacknowledged
 from duewheel.ops.files import files_identity
-from duewheel.serve.access import calling_name
+from duewheel.serve.access import Caller, admitted_caller
 from duewheel.serve.problems import Stopping, busy
 from duewheel.threads import beside
 
@@ -51,10 +51,10 @@ class Bulkhead:
     waiting_max: int
     _lines: dict[str, CapacityLimiter] = field(default_factory=dict)  # by the caller's name
 
-    def line_of(self, caller: str) -> CapacityLimiter:
+    def line_of(self, caller: Caller) -> CapacityLimiter:
         """Limits the threads that this caller has at a time."""
         most = max(1, int(self.threads.total_tokens) - 1)
-        return self._lines.setdefault(caller, CapacityLimiter(most))
+        return self._lines.setdefault(caller.name, CapacityLimiter(most))
 
     def lane(
         self, first: S, at_stop: AtStop, require_files: Callable[[], None] | None = None
@@ -92,7 +92,7 @@ class Lane(Generic[S]):
         """
         made = partial(call, self.first, *args, **named)
         threads, stop = self.bulkhead.threads, self.bulkhead.stop
-        line = self.bulkhead.line_of(calling_name.get())
+        line = self.bulkhead.line_of(admitted_caller.get() or Caller())
         waiting = line.statistics().tasks_waiting
         if waiting >= self.bulkhead.waiting_max:
             raise busy(f"{waiting} such requests are waiting")
