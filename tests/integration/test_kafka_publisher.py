@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,6 +15,7 @@ from kafka.admin import ConfigResource
 from structlog.testing import capture_logs
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
 from tests.harness.launcher import wait_until
+from tests.harness.log_files import compressed_batches
 from tests.harness.publishing import (
     Headers,
     Message,
@@ -57,7 +57,6 @@ from duewheel.wheel.publisher_protocol import publish_progress
 pytestmark = pytest.mark.kafka
 
 Make = Callable[..., KafkaPublisher]
-CONTROL = 1 << 5  # of a batch's attributes: a transaction's marker
 
 
 @pytest.fixture
@@ -134,16 +133,8 @@ def test_deliveries_are_compressed_as_configured_for_their_topic(
 
 def codecs_in_log(broker: SharedBroker, topic: str) -> set[Codec]:
     """The codecs of the data batches on the broker's disk."""
-    found = set()
-    for segment in broker.data_dir.glob(f"data/{topic}-*/*.log"):
-        log, at = segment.read_bytes(), 0
-        while at < len(log):
-            (length,) = struct.unpack_from(">i", log, at + 8)
-            (attributes,) = struct.unpack_from(">h", log, at + 21)
-            if not attributes & CONTROL:
-                found.add(CODECS[attributes & 7])
-            at += 12 + length
-    return found
+    found, others = compressed_batches(broker.data_dir, topic)
+    return {codec for codec, _ in found} | ({"none"} if others else set())
 
 
 def test_order_within_partitions_and_choice_of_partition(

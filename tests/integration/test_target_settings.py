@@ -17,6 +17,7 @@ import pytest
 from kafka import KafkaAdminClient
 from tests.harness.fault_judge import FaultTopics
 from tests.harness.kafka_shard import CLOCK
+from tests.harness.log_files import compressed_batches
 from tests.harness.proxied_shard import ProxiedShard, shard_of_two_teams
 from tests.harness.publishing import (
     Message,
@@ -35,10 +36,9 @@ from tests.soak.cluster import Cluster
 
 from duewheel.config.settings import load
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.log.compression import Compression, decompressed
+from duewheel.kafka.log.compression import Compression
 from duewheel.kafka.publish.transactional_ids import TransactionalIds
 from duewheel.kafka.targets.target_describer import SETTINGS
-from duewheel.schemas.wire.batch_reader import committed_batches
 from duewheel.schemas.wire.codec_names import Codec
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.dequeue.statistics import Statistics
@@ -235,17 +235,8 @@ def test_copies_come_in_the_codec_of_their_timer_topic_also_those_that_were_held
 
 def _compressed(data_dir: Path, topic: str, plain: int = 0) -> list[tuple[Codec, bytes]]:
     """Codec and body of each compressed batch in a topic's files, beside so many others."""
-    found = list[tuple[Codec, bytes]]()
-
-    def decompress(codec: Codec, body: memoryview) -> bytes | bytearray:
-        found.append((codec, bytes(body)))
-        return decompressed(codec, body)
-
-    files = [path.read_bytes() for path in data_dir.rglob(f"{topic}-*/*.log")]
-    batches = [
-        each for file in files for each in committed_batches(memoryview(file), [], decompress)
-    ]
-    assert 0 < len(batches) == len(found) + plain, f"{topic} has more batches without a codec"
+    found, others = compressed_batches(data_dir, topic)
+    assert others == plain, f"{topic} has more batches without a codec"
     return found
 
 
