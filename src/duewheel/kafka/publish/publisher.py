@@ -231,7 +231,7 @@ class KafkaPublisher:
 
     def _transact(self, attempt: PublishAttempt) -> int | None:
         """Steps 1 to 3 of the module's head; returns the brokers' clock, if it is in the reply."""
-        batches = list(batches_of(attempt, self._session))
+        batches = list(batches_of(attempt, self._session))  # compressed before the time is measured
         began_ms = self._record_clock.boottime_ms()
         now_ms = self._record_clock.now_ms(attempt.due_ms)
 
