@@ -149,7 +149,8 @@ def require_schedule(
     if name in found:
         return found[name]
     hint = f"; there is one in {' and '.join(sorted(others))}: name that one" if others else ""
-    raise NoSuchSchedule(f"{topic} has no schedule {name!r} in this shard", hint)
+    fired = "one that has just fired appears once ingest has read its next timer"
+    raise NoSuchSchedule(f"{topic} has no schedule {name!r} in this shard ({fired})", hint)
 
 
 def find_schedules(
