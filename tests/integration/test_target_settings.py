@@ -11,6 +11,7 @@ import random
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,11 @@ from tests.soak.cluster import Cluster
 
 from duewheel.config.settings import load
 from duewheel.errors import PublishDoubt
-from duewheel.kafka.log.compression import Compression
+from duewheel.kafka.log.compression import Compression, decompressed
 from duewheel.kafka.publish.transactional_ids import TransactionalIds
 from duewheel.kafka.targets.target_describer import SETTINGS
 from duewheel.schemas.wire.codec_names import Codec
+from duewheel.schemas.wire.record_rows import rows_of
 from duewheel.schemas.wire.single_record import Header
 from duewheel.wheel.dequeue.statistics import Statistics
 
@@ -231,6 +233,33 @@ def test_copies_come_in_the_codec_of_their_timer_topic_also_those_that_were_held
     assert [(codec, body[_EXTRA_FLAGS]) for codec, body in copies] == [("gzip", _FASTEST)] * 6
     arrived = [record for some in shard.arrived(bills).values() for record in some]
     assert [dict(record.headers)["text"] for record in arrived] == [text[1]] * 2
+
+
+def test_copies_that_were_held_one_by_one_move_in_one_batch(
+    shard: ProxiedShard, broker: SharedBroker
+) -> None:
+    """Each batch is a request to Kafka, which the deliveries of all other teams wait for."""
+    timers, bills, orders = shard.topics.timers, shard.topics.bills, shard.topics.orders
+    alter(broker.bootstrap_servers, bills, {BEFORE: "0"})
+    alter(broker.bootstrap_servers, timers, {INDEX: "8", "compression.type": "gzip"})
+    shard.start()
+    for count in range(1, 6):
+        shard.write([(bills, 0)])
+        shard.turn_until(partial(_has_held, shard, count), "no copies are held")
+    alter(broker.bootstrap_servers, timers, {INDEX: USUAL[INDEX]})
+    shard.turn_until(lambda: shard.copies_held == 0, "the copies stay in the state topic")
+    batches = compressed_batches(broker.data_dir, timers)[0]
+    ours = [memoryview(body) for _, body in batches if body[_EXTRA_FLAGS] == _FASTEST]
+    rows = list(rows_of(memoryview(decompressed("gzip", ours[0])), 5))
+    assert [delta for delta, *_ in rows] == list(range(5))
+    shard.write([(orders, 0)])
+    alter(broker.bootstrap_servers, bills, {BEFORE: USUAL[BEFORE]})
+    shard.turn_until(lambda: shard.statistics.delivered == 6, "they never come")
+    assert [len(shard.arrived(topic)[0]) for topic in (bills, orders)] == [5, 1]
+
+
+def _has_held(shard: ProxiedShard, copies: int) -> bool:
+    return shard.copies_held == copies
 
 
 def _compressed(data_dir: Path, topic: str, plain: int = 0) -> list[tuple[Codec, bytes]]:

@@ -22,6 +22,7 @@ from duewheel.kafka.publish.held_queue import (
     closed_to_copies,
     fetch_moves,
     hold_closed,
+    to_send,
 )
 from duewheel.kafka.targets.catalog import TargetCatalog
 from duewheel.schemas.batches import Deliveries, TopicPartition
@@ -106,8 +107,7 @@ class AttemptMaker:
         free = progress.held.keys() - closed
         bounds = Bounds.beside(parts, self._moves_max)
         moves = fetch_moves(self._reader, self._state_partition, progress, free, bounds)
-        moved = [replace(part, codec=targets[part.topic].codec) for part in moves.parts]
-        return replace(moves, parts=moved), closed
+        return replace(moves, parts=to_send(moves.parts, targets)), closed
 
 
 def batches_of(

@@ -38,13 +38,15 @@ from duewheel.kafka.publish.held_queue import (
     closed_to_copies,
     hold_closed,
     taken_batches,
+    to_send,
 )
 from duewheel.runtime.shard_facts import ShardFacts
 from duewheel.schemas.batches import TopicPartition
+from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.batch_reader import HEADERS_MAX
 from duewheel.schemas.wire.record_batch import Batch, seal
 from duewheel.schemas.wire.record_rows import rows_of
-from duewheel.schemas.wire.single_record import Header, encode
+from duewheel.schemas.wire.single_record import Header, encode, single
 from duewheel.wheel.dequeue_config import DequeueConfig
 from duewheel.wheel.encoded import Part
 from duewheel.wheel.publisher_protocol import Prepared, PublishAttempt
@@ -328,6 +330,28 @@ def progress_with(held: Mapping[TopicPartition, Held]) -> Progress:
     epochs = Epochs.first(DequeueConfig(0, 1, {}).slot_values(WheelConfig()))
     parts = {P0: PartitionProgress(5, 3), P1: PartitionProgress(5, 4)}
     return Progress(0, 1, "a", 1, 1, epochs, parts, held=held)
+
+
+def test_copies_that_were_held_one_by_one_are_sent_in_few_batches() -> None:
+    """The sender sends one batch of a partition at a time, and all other deliveries wait."""
+    texts = [b"%d" % number for number in range(300)]
+    moved = [Part(*place, single(b"k", text), None) for text in texts for place in (P0, P1)]
+    target = Target(2, 1 << 20, batch_bytes=3_000, codec="gzip")
+    sent = to_send(moved, {P0[0]: target})
+    assert len(sent) == 4
+    assert max(len(part.batch.body) for part in sent) <= 3_000 - HEADER_BYTES
+    assert {(part.codec, part.is_whole) for part in sent} == {("gzip", True)}
+    for place in (P0, P1):
+        found = [part.batch for part in sent if (part.topic, part.partition) == place]
+        rows = [row for each in found for row in rows_of(each.body, each.count)]
+        assert [value for _, _, _, value, _ in rows] == texts
+
+
+def test_copies_of_another_program_do_not_stop_the_others() -> None:
+    foreign, own = batch(b"no record", 3), single(b"k", b"v")
+    moved = [part(P0, b"no record", 3), Part(*P1, own, None), Part(*P0, own, None)]
+    sent = to_send(moved, {P0[0]: Target(2, 1 << 20, batch_bytes=3_000)})
+    assert [(each.partition, each.batch) for each in sent] == [(0, foreign), (0, own), (1, own)]
 
 
 def test_copies_that_cannot_be_read_are_moved_as_they_are() -> None:
