@@ -49,10 +49,10 @@ from duewheel.wheel.encoded import Part
 from duewheel.wheel.target_rules import Target
 
 _BYTES_AT_ONCE = 4 * 1024 * 1024
-# The sender sends one batch of a partition at a time: more would exceed the deadline.
+# The transaction waits until they are read and joined: deliveries of other timer topics are in it.
 BATCHES_AT_ONCE = 256
-# For the same reason records of the state topic share batches: each of 2,000 timer partitions may
-# have one. The bound is below the default of max.message.bytes.
+# The sender sends one batch of a partition at a time, so records of the state topic share batches:
+# each of 2,000 timer partitions may have one. The bound is below the default of max.message.bytes.
 _HELD_BATCH_BYTES = 512 * 1024
 READ_BYTES = 64 * 1024 * 1024  # that one transaction reads of the state topic
 RECORD_BYTES = 1024  # that a record counts for beside its value: decoding takes as long
