@@ -53,8 +53,8 @@ def test_a_name_that_another_topic_has_is_not_taken_for_it(
         response = client.request(method, f"/v1/schedules/daily{path}")
         assert response.status_code == 404
         assert (
-            "ingest has read its next timer); there is one in others: name that one"
-            in (response.json()["detail"])
+            "timers has no schedule 'daily' in this shard (one that has just fired appears once "
+            "ingest has read its next timer); there is one in others" in (response.json()["detail"])
         )
     command = ["next", "daily", "--config", str(config)]
     assert "one in others" in str(CliRunner().invoke(schedule, command).exception)
