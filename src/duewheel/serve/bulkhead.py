@@ -53,8 +53,10 @@ class Bulkhead:
 
     def line_of(self, caller: Caller) -> CapacityLimiter:
         """Limits the threads that this caller has at a time."""
-        most = max(1, int(self.threads.total_tokens) - 1)
-        return self._lines.setdefault(caller.name, CapacityLimiter(most))
+        if caller.name not in self._lines:
+            most = max(1, int(self.threads.total_tokens) - 1)
+            self._lines[caller.name] = CapacityLimiter(most)
+        return self._lines[caller.name]
 
     def lane(
         self, first: S, at_stop: AtStop, require_files: Callable[[], None] | None = None

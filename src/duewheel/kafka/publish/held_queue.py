@@ -155,7 +155,7 @@ def taken_batches(
         if partition not in left or value is None or record.offset < left[partition].start_offset:
             continue  # moved already, and not compacted yet: moving it again would deliver twice
         batch = _batch(partition, value, progress)
-        parts.append(Part(*partition, batch, None, is_whole=True))
+        parts.append(Part(*partition, batch, None))
         moved_keys.append(key)
         left[partition] = replace(left[partition], copies=left[partition].copies - batch.count)
         if left[partition].copies <= 0:
