@@ -294,6 +294,33 @@ def test_a_marker_that_is_refused_behind_a_commit_closes_its_topic_soon(
     one.close()
 
 
+@pytest.mark.slow
+def test_markers_that_kafka_writes_slowly_block_no_id(broker: SharedBroker) -> None:
+    """The first entry of an index file takes some milliseconds on some file systems, and a marker
+    writes one once its partition has 4 KiB more. Each marker waits for those before.
+    """
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        names = create_topics(admin)
+        many = [f"{names.target}.{number}" for number in range(10)]
+        admin.create_topics({topic: {"num_partitions": 50} for topic in many})
+        wait_until(
+            lambda: all(len(each["partitions"]) == 50 for each in admin.describe_topics(many)),
+            "the topics never come",
+        )
+    one = new_publisher(broker, names, 0)
+    one.start()
+    large = [Message(topic, bytes(5_000), partition=n) for topic in many for n in range(50)]
+    publish(one, large, progress(1))
+    while True:
+        try:
+            publish(one, [Message(names.target, b"small", partition=0)], progress(2))
+            break
+        except PublishDoubt:
+            assert slot_of(started(one)) == 1
+    assert one._session.producer.transactional_id == f"{names.state}-0"  # noqa: SLF001
+    one.close()
+
+
 def is_refused(servers: str, topic: str) -> bool:
     try:
         produce(servers, topic, record(None, b"a value of some bytes", at_ms=CLOCK.now_ms()))

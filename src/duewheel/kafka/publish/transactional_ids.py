@@ -209,15 +209,15 @@ class TransactionalIds:
         for ending in self.blocked:
             topics = {topic for topic, _ in ending.partitions}
             if len(topics) > 1:
-                topics &= self._refusing | self._unmarked(ending)
+                topics &= self._refusing.union(topic for topic, _ in self._unmarked(ending))
             closed |= dict.fromkeys(topics, str(ending))
         self._refusing &= closed.keys()
         self._unavailable.close_topics(closed)
 
-    def _unmarked(self, ending: Ending) -> frozenset[str]:
-        """The topics with records of a transaction that lack the marker, although the partition's
-        leader answers: its last stable offset stays below its end. Another client's transaction may
-        be the reason, for now.
+    def _unmarked(self, ending: Ending) -> frozenset[TopicPartition]:
+        """The partitions with records of a transaction that lack the marker, although the leader
+        answers: the last stable offset stays below the end. Another client's transaction may be the
+        reason, for now.
         """
         partitions = list(ending.partitions)
         try:
@@ -227,7 +227,7 @@ class TransactionalIds:
                 stable = self._reader.present_ends(partitions, committed=True)
         except KafkaUnavailable:
             return frozenset()
-        return frozenset(p[0] for p, end in ends.items() if stable.get(p, end) < end)
+        return frozenset(p for p, end in ends.items() if stable.get(p, end) < end)
 
     def _name(self, number: int) -> str:
         return f"{self._first}~{number}" if number else self._first
@@ -245,9 +245,14 @@ class TransactionalIds:
     ) -> Ending | None:
         """Takes an id, or returns the transaction that blocks it: Kafka has not ended it after
         about `ending_s` of the limits, or a partition refuses its marker.
+
+        Kafka writes the markers of a broker one after the other, for seconds if there are many. So
+        a partition refuses its marker only if none of them gets one from one attempt to the next:
+        the next id would have its own marker written behind them.
         """
         ending_s = _HASTE_S if self._in_haste else self._limits.ending_s
         wait_s = min(_FIRST_TRY_S, ending_s)
+        late = frozenset[TopicPartition]()  # at the attempt before
         while True:
             attempt = deadline.part(wait_s)
             try:
@@ -256,11 +261,15 @@ class TransactionalIds:
                 found = dict[int, Ending]()
                 with suppress(KafkaUnavailable):  # a broker before 3.0 cannot say
                     found = self._endings(admin, [number], Deadline(_ASK_S, self._stopping))
-                if number in found and (2 * wait_s > ending_s or self._unmarked(found[number])):
-                    return found[number]
-                if not deadline.remaining_s() or (attempt.remaining_s() and number not in found):
+                ending, before = found.get(number), late
+                late = self._unmarked(ending) if ending else frozenset()
+                is_refused, is_last = bool(before and late), 2 * wait_s > ending_s
+                if ending and (is_refused or is_last) and not before - late:
+                    return ending
+                if not deadline.remaining_s() or (attempt.remaining_s() and not ending):
                     raise
-                wait_s = min(2 * wait_s, ending_s)  # a start may take seconds on a busy host
+                if not late:
+                    wait_s = min(2 * wait_s, ending_s)  # a start may take seconds on a busy host
             else:
                 return None
 

@@ -22,6 +22,7 @@ from duewheel.kafka.log.reader import LogReader
 from duewheel.kafka.publish.transactional_ids import Ending, TransactionalIds, settle_ids
 from duewheel.kafka.targets.unavailable_partitions import UnavailablePartitions
 from duewheel.kafka.transaction_limits import TransactionLimits
+from duewheel.schemas.batches import TopicPartition
 
 FIRST = (0,)
 DEADLINE = Deadline(600)
@@ -127,8 +128,8 @@ class Ids(TransactionalIds):
         if not self._run.take(number):
             raise KafkaUnavailable("no answer")
 
-    def _unmarked(self, ending: Ending) -> frozenset[str]:
-        return frozenset(["the topic that refuses its marker"])
+    def _unmarked(self, ending: Ending) -> frozenset[TopicPartition]:
+        return frozenset([("refuses its marker", 0)])
 
     def _endings(
         self, admin: KafkaAdminClient, numbers: Sequence[int], deadline: Deadline
@@ -155,6 +156,54 @@ class SilentIds(TransactionalIds):
         if numbers:
             self.asked.append(deadline)
         return {}
+
+
+class LateIds(SilentIds):
+    """With a Kafka that is ending the transaction of each id below `free`; at each look so many
+    partitions lack its marker, and the last look repeats.
+    """
+
+    def __init__(self, free: int, looks: Sequence[int]) -> None:
+        super().__init__(threading.Event())
+        self.free, self.looks = free, list(looks)
+
+    def _open(self, number: int, topics: Iterable[str], deadline: Deadline) -> None:
+        if number < self.free:
+            raise KafkaUnavailable("no answer")
+
+    def _unmarked(self, ending: Ending) -> frozenset[TopicPartition]:
+        count = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return frozenset(("orders", number) for number in range(count))
+
+    def _endings(
+        self, admin: KafkaAdminClient, numbers: Sequence[int], deadline: Deadline
+    ) -> dict[int, Ending]:
+        return {n: Ending(str(n), "PrepareCommit", frozenset(), 0) for n in numbers}
+
+
+class SlowlyEndedIds(LateIds):
+    """Kafka ends the transaction at the last look."""
+
+    def _unmarked(self, ending: Ending) -> frozenset[TopicPartition]:
+        late = super()._unmarked(ending)
+        if len(self.looks) == 1:
+            self.free = 0
+        return late
+
+
+def test_an_id_stays_while_its_partitions_get_their_markers() -> None:
+    looks = [100 - done for done in range(100)]  # more than the doubled waits allow
+    assert SlowlyEndedIds(1, looks).take(None, FIRST, [], DEADLINE) == FIRST
+
+
+@pytest.mark.parametrize("looks", [[3], [9, 5, 3]])
+def test_an_id_is_blocked_once_no_partition_gets_its_marker(looks: list[int]) -> None:
+    assert LateIds(1, looks).take(None, FIRST, [], DEADLINE) == (0, 1)
+
+
+def test_an_id_is_blocked_if_kafka_does_not_end_its_transaction_for_long() -> None:
+    """Its partitions have no leader: none can be looked at."""
+    assert LateIds(1, [0]).take(None, FIRST, [], DEADLINE) == (0, 1)
 
 
 def test_a_stop_shortens_the_questions_about_ids() -> None:
