@@ -246,9 +246,9 @@ class TransactionalIds:
         """Takes an id, or returns the transaction that blocks it: Kafka has not ended it after
         about `ending_s` of the limits, or a partition refuses its marker.
 
-        Kafka writes the markers of a broker one after the other, for seconds if there are many. So
-        a partition refuses its marker only if none of them gets one from one attempt to the next:
-        the next id would have its own marker written behind them.
+        Kafka writes the markers of a broker one by one, for seconds if there are many, and the
+        marker of the next id would come after them. So a partition refuses its marker only if no
+        partition gets one between two attempts.
         """
         ending_s = _HASTE_S if self._in_haste else self._limits.ending_s
         wait_s = min(_FIRST_TRY_S, ending_s)
