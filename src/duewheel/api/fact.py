@@ -137,10 +137,13 @@ def facts_of(view: BaseModel) -> Iterator[tuple[str, Fact, Any]]:
 
 
 def phrases(view: BaseModel) -> Iterator[str]:
-    """The phrases of `duewheel status` for a view, in the order of its fields."""
+    """The phrases of `duewheel status` for a view, in the order of its fields; of a table one for
+    each entry.
+    """
     for _, each, value in facts_of(view):
         if each.says and (value or each.says_zero):
-            yield in_words(each.says, view)
+            entries = value.items() if isinstance(value, Mapping) else [("", value)]
+            yield from (in_words(each.says, view, *entry) for entry in entries)
 
 
 def in_words(text: str, view: BaseModel, key: str = "", value: object = None) -> str:

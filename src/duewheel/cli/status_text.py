@@ -12,7 +12,6 @@ from duewheel.config.durations import about
 
 Line = tuple[str, str]
 
-_FAR_AHEAD = "its records lead to too many hours far ahead"
 WITH_CANCELLED = "cancelled ones included"  # in a count of pending timers
 
 
@@ -51,8 +50,7 @@ def _status(shard: ShardView, now_ms: int, unreachable: str) -> Iterator[Line]:
         yield "timer topics", ", ".join(shard.timer_topics.read) or "none"
         yield from _table("", shard.timer_topics.left_out)
         yield from _table("", shard.timer_topics.faulty)
-        waiting = shard.timer_topics.far_ahead.items()
-        yield from _table("", {p: f"waits at offset {at}: {_FAR_AHEAD}" for p, at in waiting})
+        yield from (("", text) for text in phrases(shard.timer_topics))
     yield from _table("quotas", {t: text for t, q in shard.quotas.items() for text in phrases(q)})
     yield from _table("rates", {t: text for t, r in shard.rates.items() for text in phrases(r)})
     free, least = shard.disk.free_bytes, shard.disk.min_free_bytes

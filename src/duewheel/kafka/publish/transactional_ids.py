@@ -24,7 +24,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -210,7 +210,8 @@ class TransactionalIds:
             topics = {topic for topic, _ in ending.partitions}
             if len(topics) > 1:
                 topics &= self._refusing.union(topic for topic, _ in self._unmarked(ending))
-            closed |= dict.fromkeys(topics, str(ending))
+            refusing = frozenset(each for each in ending.partitions if each[0] in topics)
+            closed |= dict.fromkeys(topics, str(replace(ending, partitions=refusing)))
         self._refusing &= closed.keys()
         self._unavailable.close_topics(closed)
 
