@@ -263,9 +263,10 @@ class TransactionalIds:
                 with suppress(KafkaUnavailable):  # a broker before 3.0 cannot say
                     found = self._endings(admin, [number], Deadline(_ASK_S, self._stopping))
                 ending, before = found.get(number), late
+                if ending and not before and 2 * wait_s > ending_s:
+                    return ending
                 late = self._unmarked(ending) if ending else frozenset()
-                is_refused, is_last = bool(before and late), 2 * wait_s > ending_s
-                if ending and (is_refused or is_last) and not before - late:
+                if ending and before and before <= late:
                     return ending
                 if not deadline.remaining_s() or (attempt.remaining_s() and not ending):
                     raise

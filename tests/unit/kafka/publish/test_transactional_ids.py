@@ -192,7 +192,7 @@ class SlowlyEndedIds(LateIds):
 
 
 def test_an_id_stays_while_its_partitions_get_their_markers() -> None:
-    looks = [100 - done for done in range(100)]  # more than the doubled waits allow
+    looks = range(100, 0, -1)  # more than the doubled waits allow
     assert SlowlyEndedIds(1, looks).take(None, FIRST, [], DEADLINE) == FIRST
 
 
