@@ -201,7 +201,7 @@ class TimerTopicsView(Result):
     faulty: dict[str, str] = Field(description="reason by topic")
     far_ahead: ByPartition = fact(
         "offset by partition that waits there: that record leads to too many hours",
-        says="{key}: waits at offset {value}: its records lead too far ahead",
+        says="{key}: waits at offset {value}: its records lead to too many hours far ahead",
         bad="{key} waits at offset {value}: its records lead too far ahead.",
     )
 

@@ -163,7 +163,7 @@ def test_status_of_a_shard_at_work() -> None:
         "              tag sale: until 9 (a\\nb)",
         "timer topics  a, b",
         "              c: no right",
-        "              a-1: waits at offset 7: its records lead too far ahead",
+        "              a-1: waits at offset 7: its records lead to too many hours far ahead",
         "quotas        a: 360000 messages wait, 1h at 100 per second",
         "              d: 10 messages wait, 2s at 5 per second",
         "rates         mails: 3 timers wait, 9s at 20/m",
