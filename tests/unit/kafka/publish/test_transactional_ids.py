@@ -6,6 +6,7 @@ it has had: so any two may be interleaved.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +26,7 @@ from duewheel.kafka.transaction_limits import TransactionLimits
 from duewheel.schemas.batches import TopicPartition
 
 FIRST = (0,)
-DEADLINE = Deadline(600)
+DEADLINE = Deadline(math.inf)
 
 
 @dataclass(frozen=True)
