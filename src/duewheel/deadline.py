@@ -107,25 +107,24 @@ def within(
     """The result of `call`, which runs in a daemon thread of its own.
 
     Args:
-        after: seconds, and a function that is called once if there is no result by then. Its errors
-            are raised, and the call may still be running.
+        after: seconds, and a function that runs beside the call if there is no result by then. Its
+            errors are raised; the call, or the function, may then still be running.
 
     Raises:
         DeadlineExceeded: no result at the deadline; the call may still be running.
         Exception: any that the call raises.
     """
     begun_s = time.monotonic()
-    future = beside(f"deadline: {what}", call)
+    future, other = beside(f"deadline: {what}", call), None
     # Waiting is apart from reading: the call's own TimeoutError would look like the deadline's.
     while left_s := deadline.remaining_s():
         concurrent.futures.wait([future], timeout=min(left_s, _CHECK_S))
         if future.done():
             return future.result()
         if after is not None and time.monotonic() - begun_s >= after[0]:
-            after[1]()
-            after = None
-    if future.done():  # while `after` ran
-        return future.result()
+            other, after = beside(f"deadline: {what}: why", after[1]), None
+        if other is not None and other.done():
+            other.result()
     raise deadline.exceeded(what, "no answer")
 
 

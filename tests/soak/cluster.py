@@ -87,6 +87,9 @@ class Cluster:
         """Node ids."""
         return list(self._brokers)
 
+    def pid_of(self, number: int) -> int:
+        return self._brokers[number].pid
+
     def kill(self, number: int) -> None:
         self._brokers[number].kill()
 

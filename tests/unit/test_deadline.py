@@ -84,18 +84,29 @@ def test_calls_within_a_deadline() -> None:
     release.set()
 
 
-def test_an_answer_while_the_reason_is_asked_for_is_taken() -> None:
-    """Asking takes seconds: the deadline may end meanwhile."""
-    asked = threading.Event()
+def test_an_answer_while_the_reason_is_asked_for_is_taken_at_once() -> None:
+    """Asking takes seconds."""
+    asked, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def ask() -> None:
         asked.set()
-        for thread in threading.enumerate():
-            if thread.name == "deadline: connect":
-                thread.join()
+        go_on.wait(20)
+        ended.set()
 
-    deadline = Deadline(60, now_s=lambda: 60.0 * asked.is_set())
-    assert within(deadline, "connect", asked.wait, (0.0, ask))
+    assert within(Deadline(60), "connect", asked.wait, (0.0, ask))
+    assert not ended.is_set()
+    go_on.set()
+
+
+def test_the_reason_ends_the_wait() -> None:
+    release = threading.Event()
+
+    def ask() -> None:
+        raise ValueError("a wrong password")
+
+    with pytest.raises(ValueError, match="a wrong password"):
+        within(Deadline(60), "connect", release.wait, (0.0, ask))
+    release.set()
 
 
 def test_a_part_ends_with_the_whole_and_at_its_stop() -> None:

@@ -129,11 +129,7 @@ class KafkaClients:
         """A new network client, with the metadata of the cluster. `own` settings win."""
         client = NetworkClient(**{**self.options.values, **own})
         try:
-            self._connected(
-                deadline,
-                "connect",
-                lambda: client.get_broker_version(timeout_ms=deadline.remaining_ms()),
-            )
+            self._connected(deadline, "connect", client.get_broker_version)
         except DuewheelError:
             _close_quietly("network", client.close)
             raise
@@ -147,7 +143,7 @@ class KafkaClients:
 
         def ask_why() -> None:
             try:
-                self.require_login(deadline.part(LOGIN_S))
+                self.require_login(deadline.part(min(LOGIN_S, 0.9 * deadline.remaining_s())))
             except KafkaUnavailable as error:
                 reasons.append(error)
                 log.warning("%s; this client tries again", error)
@@ -184,8 +180,9 @@ class KafkaClients:
 
         def build() -> Client:
             try:
-                bounded = {"bootstrap_timeout_ms": deadline.remaining_ms(), "kafka_client": catch}
-                return kind(**{**self.options.values, **bounded, **own})
+                # With a time-out, the server that is drawn first would get all of it.
+                unbounded = {"bootstrap_timeout_ms": None, "kafka_client": catch}
+                return kind(**{**self.options.values, **unbounded, **own})
             except (AssertionError, TypeError, ValueError) as error:
                 raise Misconfigured(f"Kafka client settings: {self.explain(error)}") from None
 

@@ -44,7 +44,8 @@ _MAX_WAIT_MS = 100
 # else come one by one.
 _SHARE_BYTES_MIN = 1 << 20
 _FRAME_BYTES_MAX = (1 << 31) - 1  # a broker sends a first batch whole, above the requested bytes
-_METADATA_AGE_MS = 2_000  # so soon are added partitions seen
+_METADATA_AGE_MS = 2_000  # so soon are added partitions seen, and leaders that have moved
+_CHECK_MS = 1_000  # between checks whether a leader without answer still is one
 
 _FetchTopic = FetchRequest.FetchTopic
 _FetchPartition = _FetchTopic.FetchPartition
@@ -238,7 +239,7 @@ class LeaderRequests:
                 return True
             request = _fetch_request(_by_topic(partitions, entries), 1, committed, wait_ms)
             self._manager.send(request, node).add_both(answered)
-        answer = await first
+        answer = await self._manager.wait_for(first, wait_ms + _CHECK_MS)
         return isinstance(answer, Exception) or any(
             each.error_code or each.records for t in answer.responses for each in t.partitions
         )
@@ -269,7 +270,8 @@ class LeaderRequests:
         }
         for node, partitions in leaders.items():
             try:
-                response = await (sent[node] if node in sent else _no_leader(node, partitions))
+                answer = self._answer(sent[node], node, partitions) if node in sent else None
+                response = await (answer or _no_leader(node, partitions))
             except errors.KafkaError as error:
                 answers |= dict.fromkeys(partitions, error)
                 continue
@@ -279,6 +281,19 @@ class LeaderRequests:
                     failure = _failure(answer.error_code, partition)
                     answers[partition] = failure or read(partition, answer)
         return answers
+
+    async def _answer(self, sent: Future, node: int, partitions: Sequence[TopicPartition]) -> Any:
+        """The answer of a leader; an error once another broker leads one of its partitions. One
+        that hangs would be waited for until kafka-python's time-out.
+        """
+        while True:
+            try:
+                return await self._manager.wait_for(sent, _CHECK_MS)
+            except errors.KafkaTimeoutError:
+                if sent.is_done:
+                    raise
+            if self._by_leader(partitions).keys() != {node}:
+                raise errors.NotLeaderForPartitionError(f"broker {node} does not answer")
 
     def _by_leader(
         self, partitions: Iterable[TopicPartition]

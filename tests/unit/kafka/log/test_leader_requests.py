@@ -15,11 +15,17 @@ from tests.harness.record_batches import batch, plain
 
 from duewheel.errors import DuewheelError
 from duewheel.kafka.log.leader_requests import Fetched, LeaderRequests
+from duewheel.kafka.log.list_offsets_times import LATEST
+from duewheel.schemas.batches import TopicPartition
 
 PARTITION = ("timers", 3)
 
 
 sent: list[Any] = []
+
+
+async def at_once(future: Future, _: int) -> Any:
+    return await future
 
 
 def requests(leader: int | None, records: bytes = b"") -> LeaderRequests:
@@ -29,14 +35,15 @@ def requests(leader: int | None, records: bytes = b"") -> LeaderRequests:
     )
     response = SimpleNamespace(responses=[SimpleNamespace(topic="timers", partitions=[answer])])
 
-    async def send(request: Any, node: int) -> Any:
+    def send(request: Any, node: int) -> Future:
         sent.append(request)
-        return response
+        return Future().success(response)
 
     cluster = SimpleNamespace(
         leader_for_partition=lambda _: leader, broker_metadata=lambda node: node >= 0
     )
-    return LeaderRequests(SimpleNamespace(cluster=cluster, _manager=SimpleNamespace(send=send)))
+    manager = SimpleNamespace(send=send, wait_for=at_once)
+    return LeaderRequests(SimpleNamespace(cluster=cluster, _manager=manager))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +58,38 @@ def test_partitions_without_leader_are_named(leader: int | None, error: Exceptio
     assert {p: repr(answer) for p, answer in answers.items()} == dict.fromkeys(
         (PARTITION, ("timers", 5)), repr(error)
     )
+
+
+def test_a_leader_without_answer_is_waited_for_while_no_other_one_leads() -> None:
+    hangs, answered, leaders = Future(), Future(), iter([1, 1, 1, 2])
+    waits = 0
+
+    async def wait_for(future: Future, _: int) -> Any:
+        nonlocal waits
+        waits += 1
+        if waits == 3 and future is answered:
+            answered.success(SimpleNamespace(topics=[]))
+        if future.is_done:
+            return await future
+        raise errors.KafkaTimeoutError
+
+    def answers(sent: Future) -> dict[TopicPartition, int | Exception]:
+        cluster = SimpleNamespace(
+            leader_for_partition=lambda _: next(leaders), broker_metadata=lambda _: True
+        )
+        manager = SimpleNamespace(send=lambda *_: sent, wait_for=wait_for)
+        of_leader = LeaderRequests(SimpleNamespace(cluster=cluster, _manager=manager))
+        return asyncio.run(of_leader.list_offsets([PARTITION], LATEST, True))
+
+    (moved,) = answers(hangs).values()
+    assert isinstance(moved, errors.NotLeaderForPartitionError)
+    assert waits == 3
+    leaders, waits = iter([1] * 3), 0
+    assert answers(answered) == {}
+    failed = Future().failure(errors.KafkaTimeoutError("its own"))
+    leaders = iter([1])
+    (own,) = answers(failed).values()
+    assert "its own" in str(own)
 
 
 def test_messages_of_old_brokers_are_refused_with_their_place() -> None:
@@ -98,7 +137,8 @@ def waited(*answers: Any) -> bool:
     cluster = SimpleNamespace(
         leader_for_partition=lambda partition: partition.partition, broker_metadata=lambda _: True
     )
-    client = SimpleNamespace(cluster=cluster, _manager=SimpleNamespace(send=send))
+    manager = SimpleNamespace(send=send, wait_for=at_once)
+    client = SimpleNamespace(cluster=cluster, _manager=manager)
     positions = {("timers", number): 7 for number in range(len(answers))}
     return asyncio.run(LeaderRequests(client).await_news(positions, True, 500))
 

@@ -1,0 +1,168 @@
+"""A server of a cluster takes connections and answers nothing, as a process that hangs."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaTimeoutError
+from tests.harness.launcher import wait_until
+from tests.harness.publishing import (
+    Message,
+    Names,
+    create_topics,
+    new_publisher,
+    progress,
+    publish,
+    read,
+    slot_of,
+    started,
+    values,
+)
+from tests.harness.shared_broker import SharedBroker
+from tests.harness.small_servers import is_silent, server
+from tests.soak.cluster import Cluster
+
+from duewheel.deadline import Deadline
+from duewheel.errors import PublishDoubt
+from duewheel.kafka.connect.clients import KafkaClients, close
+from duewheel.kafka.connect.network_client import NetworkClient, loop_of, manager_of
+from duewheel.kafka.publish.publisher import KafkaPublisher
+
+T = TypeVar("T")
+
+pytestmark = pytest.mark.kafka
+
+ROWS = 50
+OUTAGE_S = 90.0  # Kafka's own takes 9 s
+
+
+def first_of(drawn: Sequence[T]) -> T:
+    return drawn[0]
+
+
+def test_a_client_takes_another_server_and_the_next_one_takes_that_at_once(
+    broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "choice", first_of)
+    connections = 0
+
+    def hangs(connection: socket.socket) -> None:
+        nonlocal connections
+        connections += 1
+        connection.settimeout(None)
+        is_silent(connection)
+
+    with server(hangs) as silent:
+        clients = KafkaClients({"bootstrap_servers": [silent, broker.bootstrap_servers]})
+        with clients.opened(KafkaAdminClient, Deadline(30)):
+            taken = connections
+        assert taken > 0
+        with clients.opened(KafkaAdminClient, Deadline(30)):
+            pass
+        close(clients.connect(Deadline(30)))
+        assert connections == taken
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(3, tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.mark.crash_matrix
+def test_metadata_comes_from_another_broker(cluster: Cluster) -> None:
+    hung = 1
+
+    def refresh(client: NetworkClient, *node_ids: int) -> None:
+        loop_of(client).run(client.cluster.refresh_metadata, *node_ids)
+
+    with closing(
+        KafkaClients({"bootstrap_servers": cluster.bootstrap_servers}).connect(Deadline(30))
+    ) as client:
+        assert all(client.await_ready(number) for number in cluster.numbers)
+        with standing_still(cluster, hung):
+            with pytest.raises(KafkaTimeoutError, match="after 3000 ms"):
+                refresh(client, hung)
+            assert hung not in {manager_of(client).least_loaded_node() for _ in range(100)}
+            refresh(client)
+
+
+def coordinator(cluster: Cluster, transactional_id: str) -> int:
+    return cluster.coordinator_of(transactional_id)
+
+
+def another(cluster: Cluster, transactional_id: str) -> int:
+    others = set(cluster.numbers) - {cluster.coordinator_of(transactional_id)}
+    return min(others)
+
+
+@pytest.mark.crash_matrix
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("which", [coordinator, another])
+def test_deliveries_go_on_while_one_of_three_brokers_stands_still(
+    cluster: Cluster, which: Callable[[Cluster, str], int]
+) -> None:
+    with closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
+        names = create_topics(admin)
+    cluster.await_in_sync()
+    with (
+        closing(new_publisher(cluster, names, 0)) as publisher,
+        delivering(publisher, names) as done,
+    ):
+        wait_until(lambda: len(done) > 5, "nothing is delivered")
+        with standing_still(cluster, which(cluster, f"{names.state}-0")):
+            # What was under way may still be answered by the others.
+            enough = len(done) + 20
+            wait_until(lambda: len(done) > enough, "nothing is delivered", OUTAGE_S, 0.2)
+    delivered = values(read(cluster, names.target))
+    assert len(delivered) == len(set(delivered)) == ROWS * len(done)
+
+
+@contextmanager
+def standing_still(cluster: Cluster, number: int) -> Iterator[None]:
+    pid = cluster.pid_of(number)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def delivering(publisher: KafkaPublisher, names: Names) -> Iterator[list[int]]:
+    """Publishes slot after slot beside the block; the slots that are known to be delivered."""
+    done: list[int] = []
+    ending = threading.Event()
+
+    def deliver() -> None:
+        slot = 0
+        started(publisher)
+        while not ending.is_set():
+            number = slot * ROWS
+            rows = [Message(names.target, b"%d" % i) for i in range(number, number + ROWS)]
+            try:
+                publish(publisher, rows, progress(slot))
+            except PublishDoubt:
+                known = slot_of(started(publisher))
+                if known != slot:
+                    continue
+            done.append(slot)
+            slot += 1
+
+    thread = threading.Thread(target=deliver)
+    thread.start()
+    try:
+        yield done
+    finally:
+        ending.set()
+        thread.join()
