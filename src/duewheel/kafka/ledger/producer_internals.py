@@ -33,7 +33,7 @@ from kafka.structs import TopicPartition as KafkaPartition
 
 from duewheel.deadline import Deadline, DeadlineExceeded
 from duewheel.errors import KafkaUnavailable, Misconfigured
-from duewheel.kafka.connect.network_client import missing_part
+from duewheel.kafka.connect.private_parts import missing_part
 from duewheel.schemas.partition_names import partition_name, some_of
 from duewheel.schemas.wire.batch_header import HEADER_BYTES
 from duewheel.schemas.wire.record_batch import Batch, seal

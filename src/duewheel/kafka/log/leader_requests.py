@@ -234,12 +234,13 @@ class LeaderRequests:
             if not first.is_done:
                 first.success(answer)
 
-        for node, partitions in self._by_leader(entries).items():
+        leaders = self._by_leader(entries)
+        for node, partitions in leaders.items():
             if node is None or not self._client.cluster.broker_metadata(node):
                 return True
             request = _fetch_request(_by_topic(partitions, entries), 1, committed, wait_ms)
             self._manager.send(request, node).add_both(answered)
-        answer = await self._manager.wait_for(first, wait_ms + _CHECK_MS)
+        answer = await self._while_led(first, leaders)
         return isinstance(answer, Exception) or any(
             each.error_code or each.records for t in answer.responses for each in t.partitions
         )
@@ -270,8 +271,12 @@ class LeaderRequests:
         }
         for node, partitions in leaders.items():
             try:
-                answer = self._answer(sent[node], node, partitions) if node in sent else None
-                response = await (answer or _no_leader(node, partitions))
+                leads = {node: partitions}
+                response = await (
+                    self._while_led(sent[node], leads)
+                    if node in sent
+                    else _no_leader(node, partitions)
+                )
             except errors.KafkaError as error:
                 answers |= dict.fromkeys(partitions, error)
                 continue
@@ -282,18 +287,21 @@ class LeaderRequests:
                     answers[partition] = failure or read(partition, answer)
         return answers
 
-    async def _answer(self, sent: Future, node: int, partitions: Sequence[TopicPartition]) -> Any:
-        """The answer of a leader; an error once another broker leads one of its partitions. One
-        that hangs would be waited for until kafka-python's time-out.
+    async def _while_led(
+        self, answer: Future, leaders: Mapping[int | None, Sequence[TopicPartition]]
+    ) -> Any:
+        """The answer of these leaders; an error once another broker leads one of the partitions.
+        One that hangs would be waited for until kafka-python's time-out.
         """
-        while True:
+        while not answer.is_done:
             try:
-                return await self._manager.wait_for(sent, _CHECK_MS)
+                return await self._manager.wait_for(answer, _CHECK_MS)
             except errors.KafkaTimeoutError:
-                if sent.is_done:
-                    raise
-            if self._by_leader(partitions).keys() != {node}:
-                raise errors.NotLeaderForPartitionError(f"broker {node} does not answer")
+                now = self._by_leader(each for led in leaders.values() for each in led)
+                if not answer.is_done and now != leaders:
+                    names = ", ".join(partition_name(p) for led in leaders.values() for p in led)
+                    raise errors.NotLeaderForPartitionError(names) from None
+        return await answer
 
     def _by_leader(
         self, partitions: Iterable[TopicPartition]

@@ -13,13 +13,11 @@ import pytest
 from kafka.errors import KafkaError
 from kafka.future import Future
 from kafka.net.sasl.oauth import AbstractTokenProvider
-from kafka.protocol.metadata import MetadataResponse
 
 from duewheel.deadline import Deadline
 from duewheel.errors import ConfigError, Unacknowledged
 from duewheel.kafka.connect.clients import KafkaClients
-from duewheel.kafka.connect.network_client import NetworkClient, loop_of, manager_of
-from duewheel.kafka.connect.silent_servers import SILENT, SilentServers
+from duewheel.kafka.connect.network_client import NetworkClient, loop_of
 from duewheel.kafka.connect.token_provider import tokens_of
 
 
@@ -84,7 +82,9 @@ def test_a_write_without_an_answer_may_be_done_all_the_same() -> None:
         ("kafka.net.manager.KafkaConnectionManager", "get_connection", "_manager"),
         ("kafka.net.manager.KafkaConnectionManager", "send", "_manager"),
         ("kafka.net.selector.NetworkSelector", "call_soon_threadsafe", "_net"),
+        ("kafka.net.manager.KafkaConnectionManager", "update_backoff", "_manager"),
         ("kafka.cluster.ClusterMetadata", "_topics", "cluster"),
+        ("kafka.cluster.ClusterMetadata", "_do_refresh_metadata", "cluster"),
     ],
 )
 def test_a_kafka_python_without_a_part_that_is_used_is_refused(
@@ -154,33 +154,3 @@ def test_a_broker_that_is_away_is_not_ready() -> None:
     """kafka-python's error made its producer forget the request for a coordinator."""
     with closing(NetworkClient(bootstrap_servers="127.0.0.1:1")) as client:
         assert not client.await_ready("bootstrap-0", timeout_ms=1_000)
-
-
-def test_a_silent_broker_is_asked_only_if_there_is_no_other() -> None:
-    SILENT.add("kafka-1", 9092)
-    with closing(NetworkClient()) as client:
-        brokers = client.cluster._brokers  # noqa: SLF001
-        brokers[1] = MetadataResponse.MetadataResponseBroker(1, "kafka-1", 9092, None)
-        assert manager_of(client).least_loaded_node() == 1
-        brokers[2] = MetadataResponse.MetadataResponseBroker(2, "kafka-2", 9092, None)
-        assert {manager_of(client).least_loaded_node() for _ in range(100)} == {2}
-        manager_of(client).update_backoff(2)
-        assert SILENT.has("kafka-2", 9092)
-        assert {manager_of(client).least_loaded_node() for _ in range(100)} == {1}
-
-
-def test_a_server_is_silent_for_some_seconds_and_said_to_be_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    now_s = 0.0
-    silent = SilentServers(lambda: now_s)
-    silent.add("kafka-1", 9092)
-    silent.add("kafka-1", 9092)
-    assert silent.has("kafka-1", 9092)
-    assert not silent.has("kafka-2", 9092)
-    (line,) = caplog.messages
-    assert "kafka-1:9092" in line
-    now_s = 31.0
-    assert not silent.has("kafka-1", 9092)
-    silent.add("kafka-1", 9092)
-    assert len(caplog.messages) == 2
