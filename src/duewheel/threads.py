@@ -16,7 +16,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, as_completed
 from functools import partial
 from typing import TypeVar
 
@@ -93,11 +93,22 @@ def beside(name: str, call: Callable[[], T]) -> Future[T]:
     return future
 
 
-def each_beside(name: str, call: Callable[[S], T], items: Sequence[S], at_a_time: int) -> list[T]:
-    """Calls it for each item, some at a time, in threads of their own; returns the results."""
+def each_beside(
+    name: str,
+    call: Callable[[S], T],
+    items: Sequence[S],
+    at_a_time: int,
+    is_enough: Callable[[T], bool] = lambda _: False,
+) -> list[T]:
+    """Calls it for each item, some at a time, in threads of their own; returns the results. One
+    that is enough is returned alone, without a wait for the others.
+    """
     results: list[T] = []
     for first in range(0, len(items), at_a_time):
         part = [beside(name, partial(call, item)) for item in items[first : first + at_a_time]]
+        for each in as_completed(part):
+            if is_enough(each.result()):
+                return [each.result()]
         results += [each.result() for each in part]
     return results
 

@@ -70,6 +70,22 @@ def test_a_client_takes_another_server_and_the_next_one_takes_that_at_once(
         assert connections == taken
 
 
+def test_one_server_that_logs_a_client_in_is_not_made_to_wait_for_the_others(
+    broker: SharedBroker,
+) -> None:
+    given_up = threading.Event()
+
+    def hangs(connection: socket.socket) -> None:
+        connection.settimeout(None)
+        is_silent(connection)
+        given_up.set()
+
+    with server(hangs) as silent:
+        clients = KafkaClients({"bootstrap_servers": [silent, broker.bootstrap_servers]})
+        clients.require_login(Deadline(5))
+        assert not given_up.is_set()
+
+
 def test_a_server_that_answers_is_silent_no_longer(broker: SharedBroker) -> None:
     host, _, port = broker.bootstrap_servers.rpartition(":")
     SILENT.add(host, int(port), "a test")

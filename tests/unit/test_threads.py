@@ -14,7 +14,7 @@ import duewheel
 from duewheel import threads
 from duewheel.errors import DuewheelError
 from duewheel.osutil.metrics_server import thread_failures
-from duewheel.threads import LIBRARY, Worker, failures
+from duewheel.threads import LIBRARY, Worker, each_beside, failures
 
 PACKAGE = Path(duewheel.__file__).parent
 # Of these the result of every call is asked for, and so every error is raised.
@@ -122,3 +122,16 @@ def test_an_error_that_ends_a_thread_of_a_library_is_said_and_counted(
     assert [line.getMessage() for line in caplog.records] == [
         f"an error has ended the work of thread {LIBRARY}"
     ]
+
+
+def test_a_result_that_is_enough_ends_the_wait_for_the_others() -> None:
+    release = threading.Event()
+
+    def call(name: str) -> str:
+        assert name == "quick" or release.wait(60)
+        return name
+
+    names = ["hangs", "quick"]
+    assert each_beside("login", call, names, 2, lambda name: name == "quick") == ["quick"]
+    release.set()
+    assert each_beside("login", call, names, 1) == names

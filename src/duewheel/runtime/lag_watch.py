@@ -34,7 +34,8 @@ from duewheel.streaming.batch_attempt import SPARK_DIR
 from duewheel.streaming.early_ends import waiting_far_ahead
 
 _INTERVAL_S = 2.0  # a poll is six requests, twice as much as all other reads of an idle dequeue
-_SHARE = 20  # a poll may take a twentieth of the time: many partitions are polled less often
+_SHARE = 20  # a poll may take a twentieth of the time: many partitions are polled less often,
+_INTERVAL_MAX_S = 20.0  # but so often: after an outage of Kafka, too
 _CALL_S = 10.0
 _REMIND_MS = 60_000
 _NOTES_MAX = 8  # so the age is at most about a seventh too low
@@ -84,6 +85,11 @@ def _least(notes: list[tuple[int, dict[TopicPartition, int]]]) -> int:
     return min(range(1, len(notes) - 1), key=lambda i: notes[i + 1][0] - notes[i - 1][0])
 
 
+def _wait_s(took_ms: int) -> float:
+    """How long to wait after a poll that took so long."""
+    return min(max(_INTERVAL_S, _SHARE * took_ms / 1000), _INTERVAL_MAX_S)
+
+
 class LagWatch(Watch):
     """Polls every other second, in a thread, for the length of a with block."""
 
@@ -98,7 +104,7 @@ class LagWatch(Watch):
         options = self._settings.kafka.client_options("admin")
         with KafkaAdmin(options, _CALL_S, self._stop) as admin:
             took_ms, warning = 0, Interval(self._clock, _REMIND_MS)
-            while not self._stop.wait(max(_INTERVAL_S, _SHARE * took_ms / 1000)):
+            while not self._stop.wait(_wait_s(took_ms)):
                 begun_ms = self._clock.boottime_ms()
                 try:
                     self._poll(admin)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.config_file import small_settings
 
 from duewheel.api.reasons import REASONS
 from duewheel.checkpoints.file_lock import FileLock
@@ -15,8 +16,9 @@ from duewheel.checkpoints.live_fields import Lag
 from duewheel.checkpoints.process_role import Role
 from duewheel.checkpoints.state_file import State
 from duewheel.config.settings import Settings, load
+from duewheel.errors import KafkaUnavailable
 from duewheel.runtime import run_file
-from duewheel.runtime.lag_watch import LagNotes
+from duewheel.runtime.lag_watch import LagNotes, LagWatch
 from duewheel.runtime.readiness import ReadyBounds, not_ready
 from duewheel.runtime.run_file import Supervised
 from duewheel.runtime.shard_facts import ShardFacts
@@ -52,6 +54,28 @@ def test_a_reader_that_is_always_as_late_is_said_to_be_so() -> None:
     assert max(later) <= 40_000
     assert min(later) >= 30_000
     assert {stuck_ms for _, stuck_ms in seen} == {0}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_poll_that_took_long_does_not_hide_the_lag_for_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    clock, waits_s = ManualClock(), list[float]()
+
+    def poll(_: LagWatch, __: object) -> None:
+        clock.sleep(10)
+        if fails:
+            raise KafkaUnavailable("no answer within 10 s")
+
+    def wait(seconds: float) -> bool:
+        waits_s.append(seconds)
+        return len(waits_s) > 2
+
+    monkeypatch.setattr(LagWatch, "_poll", poll)
+    watch = LagWatch(small_settings(tmp_path), clock)
+    monkeypatch.setattr(watch._stop, "wait", wait)  # noqa: SLF001
+    watch._run()  # noqa: SLF001
+    assert waits_s == [2, 20, 20]
 
 
 def test_one_partition_that_stands_still_is_not_hidden_by_the_others() -> None:

@@ -156,9 +156,11 @@ class KafkaClients:
                     raise
                 raise KafkaUnavailable(f"{reasons[0]}; {error}") from None
 
-    def attempts(self, deadline: Deadline) -> list[login.LoginAttempt]:
+    def attempts(
+        self, deadline: Deadline, *, until_one_succeeds: bool = False
+    ) -> list[login.LoginAttempt]:
         """Asks each bootstrap server to log a client in, once."""
-        made = login.attempts(self.options.values, deadline)
+        made = login.attempts(self.options.values, deadline, until_one_succeeds=until_one_succeeds)
         return [replace(each, problem=self.options.redacted(each.problem)) for each in made]
 
     def require_login(self, deadline: Deadline) -> None:
@@ -168,7 +170,7 @@ class KafkaClients:
             Misconfigured: the servers refuse the client settings; with the reason.
             KafkaUnavailable: with each server's reason.
         """
-        login.require_one(self.attempts(deadline))
+        login.require_one(self.attempts(deadline, until_one_succeeds=True))
 
     def open(self, kind: type[Client], deadline: Deadline, **own: Any) -> Client:
         """A new client; a failure leaves no open socket and no thread. `own` settings win."""

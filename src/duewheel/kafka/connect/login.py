@@ -58,7 +58,9 @@ class LoginAttempt:
     is_refusal: bool = False  # the settings are the reason: a further attempt cannot succeed
 
 
-def attempts(options: Options, deadline: Deadline) -> list[LoginAttempt]:
+def attempts(
+    options: Options, deadline: Deadline, *, until_one_succeeds: bool = False
+) -> list[LoginAttempt]:
     """Connects once to each bootstrap server, to several at a time."""
     given = options.get("bootstrap_servers", "localhost")
     servers = given.split(",") if isinstance(given, str) else list(given)
@@ -67,6 +69,7 @@ def attempts(options: Options, deadline: Deadline) -> list[LoginAttempt]:
         lambda server: _Login(options, server, deadline).attempt(),
         servers,
         _SERVERS_AT_A_TIME,
+        lambda made: until_one_succeeds and not made.problem,
     )
 
 

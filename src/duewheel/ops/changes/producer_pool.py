@@ -19,6 +19,9 @@ from duewheel.kafka.connect.bootstrap import require_connection
 
 CLOSE_S = 1.0
 ACKNOWLEDGED_S = 15.0  # the longest wait for Kafka to acknowledge a record
+# Of the producers. A leader that hangs is replaced within 9 s, unless set otherwise; kafka-python
+# would go on waiting for its answer, 30 s in all.
+BOUNDS_MS = {"max_block_ms": int(ACKNOWLEDGED_S * 1000), "request_timeout_ms": 10_000}
 
 
 class Closable(Protocol):
@@ -39,7 +42,7 @@ def connect_plain(settings: Settings, _: str = "") -> KafkaProducer:
     """
     require_connection(settings)
     own: dict[str, Any] = {"acks": "all", "enable_idempotence": True}
-    own |= {"allow_auto_create_topics": False, "max_block_ms": int(ACKNOWLEDGED_S * 1000)}
+    own |= {"allow_auto_create_topics": False, **BOUNDS_MS}
     clients = factory.kafka_clients(settings, "producer")
     return clients.open(KafkaProducer, Deadline(ACKNOWLEDGED_S), **own)
 

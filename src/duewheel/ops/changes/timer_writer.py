@@ -8,7 +8,7 @@ from duewheel.client import DelayProducer
 from duewheel.clock import Clock
 from duewheel.config.settings import Settings
 from duewheel.kafka.connect.bootstrap import require_connection
-from duewheel.ops.changes.producer_pool import ACKNOWLEDGED_S, ProducerPool
+from duewheel.ops.changes.producer_pool import BOUNDS_MS, ProducerPool
 
 REQUESTS_AT_ONCE = 1_000  # records that wait for their acknowledgement
 
@@ -25,7 +25,7 @@ def connect_producer(settings: Settings, timer_topic: str) -> DelayProducer:
         levels_ms=settings.timer.levels_ms,
         max_delay=settings.timer.max_delay,
         reply_topic=settings.timer.reply_topic,
-        **{"max_block_ms": int(ACKNOWLEDGED_S * 1000)} | settings.kafka.client_options("producer"),
+        **BOUNDS_MS | settings.kafka.client_options("producer"),
     )
 
 
