@@ -19,8 +19,8 @@ from duewheel.kafka.connect.bootstrap import require_connection
 
 CLOSE_S = 1.0
 ACKNOWLEDGED_S = 15.0  # the longest wait for Kafka to acknowledge a record
-# Of the producers. A leader that hangs is replaced within 9 s, unless set otherwise; kafka-python
-# would go on waiting for its answer, 30 s in all.
+# Of the producers, unless the settings have others. A leader that hangs is replaced within 9 s,
+# unless Kafka is set otherwise; kafka-python would go on waiting for its answer, 30 s in all.
 BOUNDS_MS = {"max_block_ms": int(ACKNOWLEDGED_S * 1000), "request_timeout_ms": 10_000}
 
 
@@ -41,9 +41,9 @@ def connect_plain(settings: Settings, _: str = "") -> KafkaProducer:
         KafkaUnavailable: no server logs a client in.
     """
     require_connection(settings)
-    own: dict[str, Any] = {"acks": "all", "enable_idempotence": True}
-    own |= {"allow_auto_create_topics": False, **BOUNDS_MS}
     clients = factory.kafka_clients(settings, "producer")
+    own: dict[str, Any] = {**BOUNDS_MS, **clients.options.values}
+    own |= {"acks": "all", "enable_idempotence": True, "allow_auto_create_topics": False}
     return clients.open(KafkaProducer, Deadline(ACKNOWLEDGED_S), **own)
 
 
