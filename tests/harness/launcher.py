@@ -7,11 +7,13 @@ ends it, too, or the next test shares the processors with it.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +105,15 @@ def wait_until(
     while not condition():
         assert not patience.is_over(), what if isinstance(what, str) else what()
         time.sleep(every_s)
+
+
+@contextmanager
+def paused(*pids: int) -> Iterator[None]:
+    """Processes that do nothing for a while, as in a long collection, or as their host is moved."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)

@@ -31,6 +31,12 @@ def is_silent(connection: socket.socket) -> None:
         pass
 
 
+def hangs(connection: socket.socket) -> None:
+    """As `is_silent`, for as long as the client waits."""
+    connection.settimeout(None)
+    is_silent(connection)
+
+
 def ends_with_the_answer(broker: str) -> Callable[[socket.socket], None]:
     """A broker whose last answer and end of a connection arrive as one: what a busy client sees."""
     host, _, port = broker.rpartition(":")

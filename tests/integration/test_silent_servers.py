@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +12,8 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
-from tests.harness.launcher import wait_until
+from tests.harness.config_file import write_config
+from tests.harness.launcher import paused, wait_until
 from tests.harness.publishing import (
     Message,
     Names,
@@ -28,15 +27,17 @@ from tests.harness.publishing import (
     values,
 )
 from tests.harness.shared_broker import SharedBroker
-from tests.harness.small_servers import is_silent, server
+from tests.harness.small_servers import hangs, server
 from tests.soak.cluster import Cluster
 
+from duewheel.config.settings import load
 from duewheel.deadline import Deadline
 from duewheel.errors import PublishDoubt
 from duewheel.kafka.connect.clients import KafkaClients, close
 from duewheel.kafka.connect.network_client import loop_of, manager_of
 from duewheel.kafka.connect.server_choice import SILENT
 from duewheel.kafka.publish.publisher import KafkaPublisher
+from duewheel.ops.changes.producer_pool import connect_plain
 
 pytestmark = pytest.mark.kafka
 
@@ -49,17 +50,16 @@ def test_a_client_takes_another_server_and_the_next_one_takes_that_at_once(
 ) -> None:
     connections = 0
 
-    def hangs(connection: socket.socket) -> None:
+    def is_counted(connection: socket.socket) -> None:
         nonlocal connections
         connections += 1
-        connection.settimeout(None)
-        is_silent(connection)
+        hangs(connection)
 
     def silent_first(drawn: Sequence[Any]) -> Any:
         return min(drawn, key=lambda each: f"{each.host}:{each.port}" != silent)
 
     monkeypatch.setattr(random, "choice", silent_first)
-    with server(hangs) as silent:
+    with server(is_counted) as silent:
         clients = KafkaClients({"bootstrap_servers": [silent, broker.bootstrap_servers]})
         with clients.opened(KafkaAdminClient, Deadline(30)):
             taken = connections
@@ -75,12 +75,11 @@ def test_one_server_that_logs_a_client_in_is_not_made_to_wait_for_the_others(
 ) -> None:
     given_up = threading.Event()
 
-    def hangs(connection: socket.socket) -> None:
-        connection.settimeout(None)
-        is_silent(connection)
+    def is_watched(connection: socket.socket) -> None:
+        hangs(connection)
         given_up.set()
 
-    with server(hangs) as silent:
+    with server(is_watched) as silent:
         clients = KafkaClients({"bootstrap_servers": [silent, broker.bootstrap_servers]})
         clients.require_login(Deadline(5))
         assert not given_up.is_set()
@@ -92,6 +91,15 @@ def test_a_server_that_answers_is_silent_no_longer(broker: SharedBroker) -> None
     clients = KafkaClients({"bootstrap_servers": broker.bootstrap_servers})
     with clients.opened(KafkaAdminClient, Deadline(30)):
         assert not SILENT.has(host, int(port))
+
+
+@pytest.mark.parametrize("given", [{}, {"request_timeout_ms": 20_000}])
+def test_the_time_out_of_an_operator_wins(
+    broker: SharedBroker, tmp_path: Path, given: dict[str, int]
+) -> None:
+    config = write_config(tmp_path, broker.bootstrap_servers, "shop", kafka={"client": given})
+    with closing(connect_plain(load(config))) as producer:
+        assert producer.config["request_timeout_ms"] == given.get("request_timeout_ms", 10_000)
 
 
 @pytest.fixture
@@ -109,7 +117,7 @@ def test_metadata_comes_from_another_broker(
         assert all(client.await_ready(number) for number in cluster.numbers)
         monkeypatch.setattr(random, "random", lambda: 0.0)
         hung = manager_of(client).least_loaded_node()
-        with standing_still(cluster, hung):
+        with paused(cluster.pid_of(hung)):
             loop_of(client).run(client.cluster.refresh_metadata)
             assert manager_of(client).least_loaded_node() != hung
 
@@ -137,22 +145,12 @@ def test_deliveries_go_on_while_one_of_three_brokers_stands_still(
         delivering(publisher, names) as done,
     ):
         wait_until(lambda: len(done) > 5, "nothing is delivered")
-        with standing_still(cluster, which(cluster, f"{names.state}-0")):
+        with paused(cluster.pid_of(which(cluster, f"{names.state}-0"))):
             # What was under way may still be answered by the others.
             enough = len(done) + 20
             wait_until(lambda: len(done) > enough, "nothing is delivered", OUTAGE_S, 0.2)
     delivered = values(read(cluster, names.target))
     assert len(delivered) == len(set(delivered)) == ROWS * len(done)
-
-
-@contextmanager
-def standing_still(cluster: Cluster, number: int) -> Iterator[None]:
-    pid = cluster.pid_of(number)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager

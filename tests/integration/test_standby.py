@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from tests.harness.launcher import events, launch, run
+from tests.harness.launcher import events, launch, paused, run
 from tests.harness.loaded_shard import LoadedShard
 from tests.harness.whole_shard import CLOCK
 
@@ -146,18 +143,6 @@ def test_a_standby_takes_over(shard: LoadedShard) -> None:
     for instance in (first, second):
         report = check(instance.settings.storage.data_dir, instance.settings.wheel)
         assert report.ok, report.findings
-
-
-@contextmanager
-def paused(*pids: int) -> Iterator[None]:
-    """Processes that do nothing for a while, as in a long collection, or as their host is moved."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("shard", [""], indirect=True)

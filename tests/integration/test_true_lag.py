@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaProducer
 from tests.harness.fault_proxy import ALWAYS, Action, Fault, FaultProxy
+from tests.harness.launcher import paused
 from tests.harness.whole_shard import WholeShard
 
 pytestmark = [
@@ -83,13 +82,9 @@ def await_ready(shard: WholeShard) -> None:
 def test_a_jvm_that_stands_still(shard: WholeShard) -> None:
     shard.start()
     shard.wait(lambda: bool(shard.status()["ready"]))
-    stopped = jvm(shard)
-    os.kill(stopped, signal.SIGSTOP)
-    try:
+    with paused(jvm(shard)):
         write(shard)
         await_alarm(shard, "ingest_lag", "ingest_silent", "batch_stuck")
-    finally:
-        os.kill(stopped, signal.SIGCONT)
     await_ready(shard)
 
 
@@ -122,13 +117,10 @@ def test_a_process_that_stands_still(shard: WholeShard) -> None:
     shard.start()
     shard.wait(lambda: bool(shard.status()["ready"]))
     pid = shard.status()["ingest"]["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with paused(pid):
         write(shard)
         shard.wait(lambda: "ingest_lag" in shard.status()["not_ready"])
         served = shard.scrape("dequeue")
         assert (served["ready"], served["not_ready:ingest_silent"]) == (0, 1)
         assert served["ingest_lag_messages"] >= ROWS
-    finally:
-        os.kill(pid, signal.SIGCONT)
     await_ready(shard)

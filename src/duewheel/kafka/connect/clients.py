@@ -143,6 +143,7 @@ class KafkaClients:
 
         def ask_why() -> None:
             try:
+                # Over before the call is, whose error names the reason.
                 self.require_login(deadline.part(min(LOGIN_S, 0.9 * deadline.remaining_s())))
             except KafkaUnavailable as error:
                 reasons.append(error)
@@ -159,7 +160,9 @@ class KafkaClients:
     def attempts(
         self, deadline: Deadline, *, until_one_succeeds: bool = False
     ) -> list[login.LoginAttempt]:
-        """Asks each bootstrap server to log a client in, once."""
+        """Asks each bootstrap server to log a client in, once; `until_one_succeeds`: returns that
+        success alone, without a wait for the others.
+        """
         made = login.attempts(self.options.values, deadline, until_one_succeeds=until_one_succeeds)
         return [replace(each, problem=self.options.redacted(each.problem)) for each in made]
 

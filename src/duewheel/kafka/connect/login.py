@@ -61,7 +61,7 @@ class LoginAttempt:
 def attempts(
     options: Options, deadline: Deadline, *, until_one_succeeds: bool = False
 ) -> list[LoginAttempt]:
-    """Connects once to each bootstrap server, to several at a time."""
+    """Connects once to each bootstrap server, to several at a time; as `KafkaClients.attempts`."""
     given = options.get("bootstrap_servers", "localhost")
     servers = given.split(",") if isinstance(given, str) else list(given)
     return each_beside(

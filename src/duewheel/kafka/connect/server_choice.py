@@ -85,11 +85,10 @@ class ServerChoice:
         """Replaces them."""
         cluster = manager.cluster
         self._manager, self._cluster = manager, cluster
-        self._get_connection, self._build = manager.get_connection, manager._build_transport  # noqa: SLF001
-        self._bootstrap_brokers, self._refresh = (
-            cluster.bootstrap_brokers,
-            cluster._do_refresh_metadata,  # noqa: SLF001
-        )
+        self._get_connection = manager.get_connection
+        self._build = manager._build_transport  # noqa: SLF001
+        self._bootstrap_brokers = cluster.bootstrap_brokers
+        self._refresh = cluster._do_refresh_metadata  # noqa: SLF001
         manager.get_connection = self.get_connection
         manager.least_loaded_node = self.least_loaded_node
         manager._build_transport = self.build_transport  # noqa: SLF001

@@ -271,12 +271,9 @@ class LeaderRequests:
         }
         for node, partitions in leaders.items():
             try:
-                leads = {node: partitions}
-                response = await (
-                    self._while_led(sent[node], leads)
-                    if node in sent
-                    else _no_leader(node, partitions)
-                )
+                if node not in sent:
+                    raise _no_leader(node, partitions)
+                response = await self._while_led(sent[node], {node: partitions})
             except errors.KafkaError as error:
                 answers |= dict.fromkeys(partitions, error)
                 continue
@@ -329,12 +326,13 @@ def _fetch_request(
     )
 
 
-async def _no_leader(node: int | None, partitions: Iterable[TopicPartition]) -> Any:
-    """Raises the error of partitions that no known broker leads."""
+def _no_leader(node: int | None, partitions: Iterable[TopicPartition]) -> Exception:
+    """The error of partitions that no known broker leads."""
     names = ", ".join(map(partition_name, partitions))
+    error: Exception = errors.LeaderNotAvailableError(f"no leader of {names}")
     if node is None:
-        raise errors.UnknownTopicOrPartitionError(names)
-    raise errors.LeaderNotAvailableError(f"no leader of {names}")
+        error = errors.UnknownTopicOrPartitionError(names)
+    return error
 
 
 def _by_topic(

@@ -148,9 +148,3 @@ def test_a_full_socket_is_waited_for_and_no_other() -> None:
             while True:
                 one.send(bytes(1 << 16))
         assert [*net.wait_write(one).__await__()] != []
-
-
-def test_a_broker_that_is_away_is_not_ready() -> None:
-    """kafka-python's error made its producer forget the request for a coordinator."""
-    with closing(NetworkClient(bootstrap_servers="127.0.0.1:1")) as client:
-        assert not client.await_ready("bootstrap-0", timeout_ms=1_000)
